@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// Condition types of an IdempotencyPolicy. Each is written by one phase of the reconciler.
+const (
+	// ConditionReady is True when all others hold at this generation; else its reason is that of the first that does not.
+	ConditionReady = "Ready"
+	// ConditionAccepted is True when the policy is valid, its Secrets exist and no older policy selects the same pods.
+	ConditionAccepted = "Accepted"
+	// ConditionStoreHealthy is True when the last probes of the key store were good.
+	ConditionStoreHealthy = "StoreHealthy"
+	// ConditionPartitionsReady is True when partitions exist as far ahead as asked and no drop is overdue.
+	ConditionPartitionsReady = "PartitionsReady"
+	// ConditionInjected is True when every matched pod carries the current sidecar.
+	ConditionInjected = "Injected"
+	// ConditionTrafficEnforced is True when no Service leads around the sidecar.
+	ConditionTrafficEnforced = "TrafficEnforced"
+	// ConditionReconciling is present, and True, only while the reconciler is working towards the current generation (kstatus).
+	ConditionReconciling = "Reconciling"
+	// ConditionStalled is present, and True, only while nothing but a change by the user can help (kstatus).
+	ConditionStalled = "Stalled"
+)
+
+// Reasons of ConditionReady, and of every condition that is True or not yet known.
+const (
+	ReasonReady       = "Ready"
+	ReasonAccepted    = "Accepted"
+	ReasonHealthy     = "Healthy"
+	ReasonMaintained  = "Maintained"
+	ReasonInjected    = "Injected"
+	ReasonNoPods      = "NoPods"
+	ReasonEnforced    = "Enforced"
+	ReasonNotAccepted = "NotAccepted"
+	ReasonProgressing = "Progressing"
+	ReasonDeleting    = "Deleting"
+)
+
+// Reasons for ConditionAccepted being False.
+const (
+	// ReasonInvalid: the message names the field, the value and what to write instead.
+	ReasonInvalid = "Invalid"
+	// ReasonConflicted: an older policy selects the same pods; the message names it.
+	ReasonConflicted = "Conflicted"
+	// ReasonSecretNotFound: the message names the Secret.
+	ReasonSecretNotFound = "SecretNotFound"
+	// ReasonSecretKeyMissing: the message names the Secret and the key.
+	ReasonSecretKeyMissing = "SecretKeyMissing"
+	// ReasonKeyspaceTaken: the derived keyspace belongs to another policy that did not name it on purpose.
+	ReasonKeyspaceTaken = "KeyspaceTaken"
+)
+
+// Reasons for ConditionStoreHealthy being False.
+const (
+	ReasonUnreachable      = "Unreachable"
+	ReasonAuthFailed       = "AuthFailed"
+	ReasonTLSFailed        = "TLSFailed"
+	ReasonDSNInvalid       = "DSNInvalid"
+	ReasonReadOnly         = "ReadOnly"
+	ReasonNotDurable       = "NotDurable"
+	ReasonSchemaOutdated   = "SchemaOutdated"
+	ReasonPermissionDenied = "PermissionDenied"
+	ReasonClockSkew        = "ClockSkew"
+)
+
+// Reasons for ConditionPartitionsReady being False.
+const (
+	ReasonRunwayShort             = "RunwayShort"
+	ReasonLockTimeout             = "LockTimeout"
+	ReasonDefaultPartitionHasRows = "DefaultPartitionHasRows"
+	ReasonPendingDetach           = "PendingDetach"
+	ReasonBoundsMismatch          = "BoundsMismatch"
+	ReasonMaintenanceFailed       = "MaintenanceFailed"
+)
+
+// Reasons for ConditionInjected being False.
+const (
+	ReasonNamespaceNotEnabled = "NamespaceNotEnabled"
+	ReasonPodsMissingSidecar  = "PodsMissingSidecar"
+	ReasonRolloutPending      = "RolloutPending"
+	ReasonUnsupported         = "Unsupported"
+)
+
+// ReasonBypassed: a Service reaches the app's own port; the message names it.
+const ReasonBypassed = "Bypassed"

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+const (
+	// InjectionLabel on a namespace, with the value InjectionEnabled, opts its pods in to injection.
+	InjectionLabel = "idempotency.dev/injection"
+	// InjectionEnabled is the only value of InjectionLabel that opts a namespace in. On a pod, the value InjectionDisabled opts it out.
+	InjectionEnabled = "enabled"
+	// InjectionDisabled on a pod keeps it without a sidecar, though a policy selects it.
+	InjectionDisabled = "disabled"
+	// EnforceLabel on a pod, with the value "true", makes admission refuse the pod rather than let it run without its sidecar.
+	EnforceLabel = "idempotency.dev/enforce"
+	// PolicyAnnotation on an injected pod names the policy whose sidecar it carries.
+	PolicyAnnotation = "idempotency.dev/policy"
+	// SidecarAnnotation on an injected pod is the hash of the injected sidecar; a pod whose hash is not today's is outdated.
+	SidecarAnnotation = "idempotency.dev/sidecar"
+	// Finalizer holds a policy with deletionPolicy Delete until its keyspace is dropped.
+	Finalizer = "idempotency.dev/keyspace"
+	// ReleaseAnnotation on a policy that is being deleted, with the value "true", gives up on dropping its keyspace and lets the policy go.
+	ReleaseAnnotation = "idempotency.dev/release-keyspace"
+)
