@@ -15,9 +15,7 @@ import (
 var GroupVersion = schema.GroupVersion{Group: "idempotency.dev", Version: "v1alpha1"}
 
 // AddToScheme registers the kinds of this package.
-var AddToScheme = runtime.NewSchemeBuilder(addKnownTypes).AddToScheme
-
-func addKnownTypes(scheme *runtime.Scheme) error {
+func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion, &IdempotencyPolicy{}, &IdempotencyPolicyList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
