@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policy turns an IdempotencyPolicy into what the rest of the program works with: defaults applied, mistakes named, and the
+// sidecar's configuration compiled. Everything here is pure: no I/O, no clock, the same result for the same policy.
+package policy
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/idempotency-dev/operator/api/v1alpha1"
+)
+
+// Keyspace is the keyspace of p: the one that it names, else <namespace>.<name>.
+func Keyspace(p *v1alpha1.IdempotencyPolicy) string {
+	if p.Spec.Keyspace != "" {
+		return p.Spec.Keyspace
+	}
+	return p.Namespace + "." + p.Name
+}
+
+// AdminDSN is the reference to the connection string of the operator's role: adminDSNSecretRef, else dsnSecretRef. It is empty without a PostgreSQL store.
+func AdminDSN(p *v1alpha1.IdempotencyPolicy) v1alpha1.SecretKeyRef {
+	postgres := p.Spec.Store.Postgres
+	switch {
+	case postgres == nil:
+		return v1alpha1.SecretKeyRef{}
+	case postgres.AdminDSNSecretRef != nil:
+		return *postgres.AdminDSNSecretRef
+	default:
+		return postgres.DSNSecretRef
+	}
+}
+
+// maxNameLength is the bound on the name of a Kubernetes object.
+const maxNameLength = 253
+
+// ConfigMapName is the name of the ConfigMap, in the policy's namespace, that holds the compiled policy: "idempotency-" and the policy's name,
+// shortened and ended by a part of its hash where that is too long for an object's name.
+func ConfigMapName(p *v1alpha1.IdempotencyPolicy) string {
+	name := "idempotency-" + p.Name
+	if len(name) <= maxNameLength {
+		return name
+	}
+	sum := sha256.Sum256([]byte(p.Name))
+	suffix := "-" + hex.EncodeToString(sum[:5])
+	// A label of a DNS name neither begins nor ends with a hyphen.
+	return strings.TrimRight(name[:maxNameLength-len(suffix)], ".-") + suffix
+}
+
+// Select chooses the policy for a pod with podLabels among policies, which are all of the pod's namespace: the oldest of those that select it,
+// by name among equals. The others that select it are losers, in the same order. A policy that is being deleted does not count, nor does
+// one whose selector is empty or not valid. The results point into policies.
+func Select(policies []v1alpha1.IdempotencyPolicy, podLabels map[string]string) (winner *v1alpha1.IdempotencyPolicy, losers []*v1alpha1.IdempotencyPolicy) {
+	var matching []*v1alpha1.IdempotencyPolicy
+	for i := range policies {
+		if p := &policies[i]; p.DeletionTimestamp == nil && selects(p, podLabels) {
+			matching = append(matching, p)
+		}
+	}
+	if len(matching) == 0 {
+		return nil, nil
+	}
+	slices.SortStableFunc(matching, func(a, b *v1alpha1.IdempotencyPolicy) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return matching[0], matching[1:]
+}
+
+func selects(p *v1alpha1.IdempotencyPolicy, podLabels map[string]string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(&p.Spec.Selector)
+	return err == nil && !selector.Empty() && selector.Matches(labels.Set(podLabels))
+}

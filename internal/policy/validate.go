@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/idempotency-dev/operator/api/v1alpha1"
+)
+
+// Validate reports everything that keeps p, with its defaults applied, from working: what no schema can say, such as overlapping routes, and
+// once more what the schema says, for a policy that did not come through it. Each error names the field, the value and what to write instead.
+func Validate(p *v1alpha1.IdempotencyPolicy) field.ErrorList {
+	spec := field.NewPath("spec")
+	var errs field.ErrorList
+	errs = append(errs, oneOf(spec.Child("mode"), p.Spec.Mode, v1alpha1.ModeEnforce, v1alpha1.ModeAudit)...)
+	errs = append(errs, validateSelector(spec.Child("selector"), p)...)
+	errs = append(errs, validateTarget(spec.Child("target"), p.Spec.Target)...)
+	errs = append(errs, validateStore(spec.Child("store"), p.Spec.Store)...)
+	errs = append(errs, validateKeyspace(spec.Child("keyspace"), p.Spec.Keyspace)...)
+	errs = append(errs, validateRetention(spec.Child("retention"), p.Spec.Retention)...)
+	errs = append(errs, validateClient(spec.Child("client"), p.Spec.Client)...)
+	errs = append(errs, validateRoutes(spec.Child("routes"), p.Spec)...)
+	errs = append(errs, oneOf(spec.Child("sidecar", "logLevel"), p.Spec.Sidecar.LogLevel, "debug", "info", "warn", "error")...)
+	return errs
+}
+
+// oneOf refuses a value that is not among allowed.
+func oneOf[T ~string](at *field.Path, value T, allowed ...T) field.ErrorList {
+	if slices.Contains(allowed, value) {
+		return nil
+	}
+	return field.ErrorList{field.NotSupported(at, value, allowed)}
+}
+
+func validateSelector(at *field.Path, p *v1alpha1.IdempotencyPolicy) field.ErrorList {
+	selector := &p.Spec.Selector
+	if len(selector.MatchLabels) == 0 && len(selector.MatchExpressions) == 0 {
+		return field.ErrorList{field.Required(at, "it is empty and would select every pod of the namespace: name at least one label, such as matchLabels: {app: payments}")}
+	}
+	return metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, at)
+}
+
+func validateTarget(at *field.Path, target v1alpha1.Target) field.ErrorList {
+	errs := oneOf(at.Child("interception"), target.Interception, v1alpha1.InterceptNamedPort, v1alpha1.InterceptNone)
+	port := at.Child("port")
+	switch {
+	case target.Port.Type == intstr.String:
+		for _, message := range validation.IsValidPortName(target.Port.StrVal) {
+			errs = append(errs, field.Invalid(port, target.Port.StrVal, "the name of a container port is needed: "+message))
+		}
+	case target.Interception == v1alpha1.InterceptNamedPort:
+		errs = append(errs, field.Invalid(port, target.Port.IntVal, "NamedPort takes over the name that Services target, and a number has none: give the container port a name and write it here, or set interception: None"))
+	default:
+		for _, message := range validation.IsValidPortNum(int(target.Port.IntVal)) {
+			errs = append(errs, field.Invalid(port, target.Port.IntVal, message))
+		}
+	}
+	return errs
+}
+
+var schemaForm = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+
+func validateStore(at *field.Path, store v1alpha1.Store) field.ErrorList {
+	errs := oneOf(at.Child("onUnavailable"), store.OnUnavailable, v1alpha1.OnUnavailableReject, v1alpha1.OnUnavailablePassThrough)
+	if store.Redis != nil {
+		errs = append(errs, field.Forbidden(at.Child("redis"), "redis is not available in this version: use postgres"))
+	}
+	at = at.Child("postgres")
+	postgres := store.Postgres
+	if postgres == nil {
+		return append(errs, field.Required(at, "a policy needs a store: set postgres.dsnSecretRef to the Secret with the connection string"))
+	}
+	errs = append(errs, validateSecretRef(at.Child("dsnSecretRef"), postgres.DSNSecretRef)...)
+	if postgres.AdminDSNSecretRef != nil {
+		errs = append(errs, validateSecretRef(at.Child("adminDSNSecretRef"), *postgres.AdminDSNSecretRef)...)
+	}
+	if !schemaForm.MatchString(postgres.Schema) {
+		errs = append(errs, field.Invalid(at.Child("schema"), postgres.Schema, "write at most 63 lower-case letters, digits and underscores, not beginning with a digit, such as idempotency"))
+	} else if strings.HasPrefix(postgres.Schema, "pg_") || postgres.Schema == "information_schema" {
+		errs = append(errs, field.Invalid(at.Child("schema"), postgres.Schema, "this name belongs to PostgreSQL itself: write another, such as idempotency"))
+	}
+	return errs
+}
+
+func validateSecretRef(at *field.Path, ref v1alpha1.SecretKeyRef) field.ErrorList {
+	var errs field.ErrorList
+	for _, message := range validation.IsDNS1123Subdomain(ref.Name) {
+		errs = append(errs, field.Invalid(at.Child("name"), ref.Name, "the name of a Secret is needed: "+message))
+	}
+	for _, message := range validation.IsConfigMapKey(ref.Key) {
+		errs = append(errs, field.Invalid(at.Child("key"), ref.Key, "the name of a key in the Secret is needed: "+message))
+	}
+	return errs
+}
+
+var keyspaceForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+
+func validateKeyspace(at *field.Path, keyspace string) field.ErrorList {
+	if keyspace == "" || keyspaceForm.MatchString(keyspace) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(at, keyspace, "write at most 253 lower-case letters, digits, hyphens and dots, beginning and ending with a letter or digit, or leave it out")}
+}
+
+func validateRetention(at *field.Path, retention v1alpha1.Retention) field.ErrorList {
+	errs := validateWindow(at.Child("window"), retention.Window)
+	if retention.CreateAhead < 1 || retention.CreateAhead > 60 {
+		errs = append(errs, field.Invalid(at.Child("createAhead"), retention.CreateAhead, "write a number of days from 1 to 60"))
+	}
+	return append(errs, oneOf(at.Child("deletionPolicy"), retention.DeletionPolicy, v1alpha1.DeletionRetain, v1alpha1.DeletionDelete)...)
+}
+
+func validateClient(at *field.Path, client v1alpha1.Client) field.ErrorList {
+	var errs field.ErrorList
+	set := 0
+	for _, is := range []bool{client.Header != "", client.Authorization != nil, client.Shared != nil} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		errs = append(errs, field.Invalid(at, fmt.Sprintf("%d of them set", set), "set exactly one of header, authorization and shared"))
+	}
+	if client.Header != "" {
+		errs = append(errs, validateHeader(at.Child("header"), client.Header, unfitForIdentity)...)
+	} else if len(client.TrustedCIDRs) > 0 {
+		errs = append(errs, field.Forbidden(at.Child("trustedCIDRs"), "it belongs to header: remove it or set header"))
+	}
+	for i, cidr := range client.TrustedCIDRs {
+		if _, err := netip.ParsePrefix(cidr); err != nil {
+			errs = append(errs, field.Invalid(at.Child("trustedCIDRs").Index(i), cidr, "write an address range such as 10.0.0.0/8"))
+		}
+	}
+	return errs
+}
