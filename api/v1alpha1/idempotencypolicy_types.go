@@ -49,7 +49,7 @@ const (
 )
 
 // IdempotencyPolicySpec is what the platform team asks for.
-// +kubebuilder:validation:XValidation:rule="(has(self.keyspace) ? self.keyspace : ”) == (has(oldSelf.keyspace) ? oldSelf.keyspace : ”)",message="keyspace cannot change: entries recorded under the old name would no longer be found, and a retry would execute again; create a new policy instead"
+// +kubebuilder:validation:XValidation:rule="has(self.keyspace) == has(oldSelf.keyspace) && (!has(self.keyspace) || self.keyspace == oldSelf.keyspace)",message="keyspace cannot change: entries recorded under the old name would no longer be found, and a retry would execute again; create a new policy instead"
 type IdempotencyPolicySpec struct {
 	// mode: Enforce acts; Audit changes nothing for clients and counts what would have been refused or replayed.
 	// +kubebuilder:default=Enforce
@@ -107,6 +107,7 @@ const (
 )
 
 // Target is a port of the app.
+// +kubebuilder:validation:XValidation:rule="self.interception != 'NamedPort' || type(self.port) == string",message="NamedPort takes over a port by its name: write the name of the container port, such as port: http, or set interception: None"
 type Target struct {
 	// port is the name or the number of the app's container port. NamedPort needs a name.
 	// +kubebuilder:validation:XIntOrString
@@ -201,8 +202,7 @@ type Retention struct {
 	// window is how long an entry is honoured, from 1m to 366d. Shortening it breaks no promise already made.
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:MaxLength=24
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,7}d)?([0-9]{1,7}h)?([0-9]{1,7}m)?([0-9]{1,7}s)?$') && size(self) > 0",message="write a window as whole numbers with the units d, h, m or s, such as 24h or 30d"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,7}d)?([0-9]{1,7}h)?([0-9]{1,7}m)?([0-9]{1,7}s)?$') || size(self) == 0 || (duration(self.contains('d') ? string(int(self.split('d')[0]) * 24) + 'h' : '0s') + duration(self.contains('d') ? (self.endsWith('d') ? '0s' : self.split('d')[1]) : self) >= duration('1m') && duration(self.contains('d') ? string(int(self.split('d')[0]) * 24) + 'h' : '0s') + duration(self.contains('d') ? (self.endsWith('d') ? '0s' : self.split('d')[1]) : self) <= duration('8784h'))",message="a window is between 1m and 366d"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}d|([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?)$') && size(self) > 0 && (self.endsWith('d') ? int(self.replace('d', '')) >= 1 && int(self.replace('d', '')) <= 366 : duration(self) >= duration('1m') && duration(self) <= duration('8784h'))",message="a window is between 1m and 366d: write whole days, such as 30d, or whole hours, minutes and seconds, such as 24h or 1h30m"
 	// +optional
 	Window Duration `json:"window,omitempty"`
 
@@ -254,6 +254,7 @@ type AuthorizationClient struct{}
 type SharedClient struct{}
 
 // Route is one kind of request that is given exactly one effect.
+// +kubebuilder:validation:XValidation:rule="(self.onUnknownOutcome == 'Reconcile') == has(self.reconcilePath)",message="onUnknownOutcome: Reconcile asks the app at reconcilePath: set both or neither"
 type Route struct {
 	// name of the route, for metrics and messages.
 	// +kubebuilder:validation:MaxLength=63
@@ -279,7 +280,7 @@ type Route struct {
 
 	// window is how long entries of this route are honoured, from 1m to 366d. Default: retention.window.
 	// +kubebuilder:validation:MaxLength=24
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,7}d)?([0-9]{1,7}h)?([0-9]{1,7}m)?([0-9]{1,7}s)?$') && size(self) > 0",message="write a window as whole numbers with the units d, h, m or s, such as 24h or 30d"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}d|([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?)$') && size(self) > 0 && (self.endsWith('d') ? int(self.replace('d', '')) >= 1 && int(self.replace('d', '')) <= 366 : duration(self) >= duration('1m') && duration(self) <= duration('8784h'))",message="a window is between 1m and 366d: write whole days, such as 30d, or whole hours, minutes and seconds, such as 24h or 1h30m"
 	// +optional
 	Window Duration `json:"window,omitempty"`
 
@@ -299,6 +300,7 @@ type Route struct {
 	OnUnknownOutcome OnUnknownOutcome `json:"onUnknownOutcome,omitempty"`
 
 	// reconcilePath is the path on the app that answers, to a GET with the key, whether the request took effect: 200 with the answer to replay, 404 if it did not.
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	ReconcilePath string `json:"reconcilePath,omitempty"`

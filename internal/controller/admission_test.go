@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+const basePolicy = `
+apiVersion: idempotency.dev/v1alpha1
+kind: IdempotencyPolicy
+metadata: {name: base}
+spec:
+  selector: {matchLabels: {app: payments}}
+  target: {port: http}
+  store: {postgres: {dsnSecretRef: {name: db}}}
+  client: {header: X-Client-Id}
+  routes:
+  - {name: create, methods: [POST], path: /payments}
+`
+
+func unstructuredPolicy(t *testing.T, spec string) *unstructured.Unstructured {
+	t.Helper()
+	base := map[string]any{}
+	if err := yaml.Unmarshal([]byte(basePolicy), &base); err != nil {
+		t.Fatal(err)
+	}
+	change := map[string]any{}
+	if err := yaml.Unmarshal([]byte(spec), &change); err != nil {
+		t.Fatalf("row %q: %v", spec, err)
+	}
+	for field, value := range change {
+		if value == nil {
+			delete(base["spec"].(map[string]any), field)
+			continue
+		}
+		base["spec"].(map[string]any)[field] = value
+	}
+	return &unstructured.Unstructured{Object: base}
+}
+
+// TestAdmission shows what the API server alone, without any webhook, refuses, and that it says what to write instead.
+func TestAdmission(t *testing.T) {
+	route := func(more string) string {
+		return "routes: [{name: create, methods: [POST], path: /payments, " + more + "}]"
+	}
+	tests := []struct {
+		spec   string
+		want   string // part of the refusal; empty: accepted
+		reason string
+	}{
+		{spec: ``, reason: "the shortest policy is enough"},
+		{spec: `selector: null`, want: "spec.selector", reason: "no selector"},
+		{spec: `selector: {}`, want: "name at least one label, such as matchLabels: {app: payments}", reason: "an empty selector selects everything"},
+		{spec: `selector: {matchLabels: {}}`, want: "name at least one label", reason: "an empty map is an empty selector"},
+		{spec: `store: {}`, want: "set exactly one of postgres and redis", reason: "no store"},
+		{spec: `store: {postgres: {dsnSecretRef: {name: db}}, redis: {dsnSecretRef: {name: db}}}`, want: "set exactly one of postgres and redis", reason: "two stores"},
+		{spec: `store: {redis: {dsnSecretRef: {name: db}}}`, want: "use postgres", reason: "redis is not there yet"},
+		{spec: `store: {postgres: {dsnSecretRef: {name: db}, schema: 'a"b'}}`, want: "schema", reason: "a schema is an identifier"},
+		{spec: `retention: {window: 0s}`, want: "between 1m and 366d", reason: "a window of nothing"},
+		{spec: `retention: {window: 2562048h}`, want: "between 1m and 366d", reason: "overflows a 64-bit duration"},
+		{spec: `retention: {window: -1h}`, want: "between 1m and 366d", reason: "negative"},
+		{spec: `retention: {window: 1ns}`, want: "between 1m and 366d", reason: "too fine a unit"},
+		{spec: `retention: {window: 59s}`, want: "between 1m and 366d", reason: "just below the least"},
+		{spec: `retention: {window: 60s}`, reason: "the least"},
+		{spec: `retention: {window: 1m}`, reason: "the least, in minutes"},
+		{spec: `retention: {window: 366d}`, reason: "the most"},
+		{spec: `retention: {window: 8784h}`, reason: "the most, in hours"},
+		{spec: `retention: {window: 366d1s}`, want: "between 1m and 366d", reason: "just above the most"},
+		{spec: `retention: {window: 367d}`, want: "between 1m and 366d", reason: "a day above the most"},
+		{spec: `retention: {window: 0d}`, want: "between 1m and 366d", reason: "no days"},
+		{spec: `retention: {window: 1h30m}`, reason: "hours, minutes and seconds combine"},
+		{spec: `retention: {window: 1d12h}`, want: "such as 24h or 1h30m", reason: "days stand alone"},
+		{spec: `retention: {window: 999999h999999m999999s}`, want: "between 1m and 366d", reason: "the largest number of the form does not overflow"},
+		{spec: `retention: {window: 30m1h}`, want: "between 1m and 366d", reason: "in the documented order only"},
+		{spec: `retention: {window: ""}`, want: "between 1m and 366d", reason: "empty"},
+		{spec: `retention: {createAhead: 0}`, want: "createAhead", reason: "no runway at all"},
+		{spec: `retention: {createAhead: 60}`, reason: "the longest runway"},
+		{spec: `retention: {createAhead: 61}`, want: "createAhead", reason: "just above it"},
+		{spec: route(`window: 0s`), want: "between 1m and 366d", reason: "a route's window has the same bounds"},
+		{spec: route(`window: 2562048h`), want: "between 1m and 366d", reason: "and does not overflow either"},
+		{spec: route(`window: 72h`), reason: "a route's own window"},
+		{spec: route(`onUnknownOutcome: Reconcile`), want: "set both or neither", reason: "nobody to ask"},
+		{spec: route(`reconcilePath: /x`), want: "set both or neither", reason: "a path that nobody asks"},
+		{spec: route(`onUnknownOutcome: Reconcile, reconcilePath: /x`), reason: "reconcile with its path"},
+		{spec: `routes: []`, want: "spec.routes", reason: "no route protects nothing"},
+		{spec: `routes: [{name: a, methods: [POST], path: payments}]`, want: "a path begins with /", reason: "a relative path"},
+		{spec: `routes: [{name: a, methods: [GET], path: /}]`, want: "Unsupported value: \"GET\"", reason: "GET has no effect to protect"},
+		{spec: `routes: [{name: a, methods: [POST], path: /a}, {name: a, methods: [POST], path: /b}]`, want: "Duplicate value", reason: "names are unique"},
+		{spec: `client: {}`, want: "set exactly one of header, authorization and shared", reason: "nobody"},
+		{spec: `client: {header: X-Client-Id, shared: {}}`, want: "set exactly one of header, authorization and shared", reason: "two answers"},
+		{spec: `client: {shared: {}, trustedCIDRs: [10.0.0.0/8]}`, want: "trustedCIDRs belongs to header", reason: "no header to trust"},
+		{spec: `client: {header: X-Client-Id, trustedCIDRs: [10.0.0.0]}`, want: "write an address range such as 10.0.0.0/8", reason: "an address is not a range"},
+		{spec: `client: {header: "X Client"}`, want: "header", reason: "not a header name"},
+		{spec: `target: {port: 8080}`, want: "write the name of the container port", reason: "NamedPort needs a name"},
+		{spec: `target: {port: 8080, interception: None}`, reason: "None takes a number"},
+		{spec: `keyspace: Orders`, want: "keyspace", reason: "upper case"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.reason, func(t *testing.T) {
+			p := unstructuredPolicy(t, tt.spec)
+			p.SetNamespace("default")
+			err := server.client.Create(t.Context(), p, client.DryRunAll)
+			switch {
+			case tt.want == "" && err != nil:
+				t.Fatalf("refused: %v", err)
+			case tt.want != "" && err == nil:
+				t.Fatalf("accepted %s", tt.spec)
+			case tt.want != "" && !strings.Contains(err.Error(), tt.want):
+				t.Fatalf("refused with\n%v\nwhich does not say %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestKeyspaceIsImmutable(t *testing.T) {
+	for _, tt := range []struct{ before, after, reason string }{
+		{before: `keyspace: a`, after: `keyspace: b`, reason: "renamed"},
+		{before: ``, after: `keyspace: b`, reason: "named later"},
+		{before: `keyspace: a`, after: `keyspace: null`, reason: "taken away"},
+	} {
+		t.Run(tt.reason, func(t *testing.T) {
+			ns := newNamespace(t)
+			p := unstructuredPolicy(t, tt.before)
+			p.SetNamespace(ns)
+			create(t, p)
+			changed := unstructuredPolicy(t, tt.after)
+			p.Object["spec"] = changed.Object["spec"]
+			err := server.client.Update(t.Context(), p)
+			if err == nil || !strings.Contains(err.Error(), "create a new policy instead") {
+				t.Fatalf("update said %v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/idempotency-dev/operator/api/v1alpha1"
+)
+
+// server is the kube-apiserver that every test of this package shares; each test has its own namespaces.
+var server struct {
+	config *rest.Config
+	client client.Client
+	scheme *runtime.Scheme
+}
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	environment := &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	config, err := environment.Start()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "start kube-apiserver and etcd:", err)
+		return 1
+	}
+	defer func() { _ = environment.Stop() }()
+	server.scheme = runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(server.scheme); err != nil {
+			fmt.Fprintln(os.Stderr, "build scheme:", err)
+			return 1
+		}
+	}
+	server.config = config
+	server.client, err = client.New(config, client.Options{Scheme: server.scheme})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "connect:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+// newNamespace makes a namespace that is opted in to injection.
+func newNamespace(t *testing.T) string {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "test-", Labels: map[string]string{v1alpha1.InjectionLabel: v1alpha1.InjectionEnabled},
+	}}
+	create(t, ns)
+	return ns.Name
+}
+
+func create(t *testing.T, obj client.Object) {
+	t.Helper()
+	if err := server.client.Create(t.Context(), obj); err != nil {
+		t.Fatalf("create %T %s: %v", obj, obj.GetName(), err)
+	}
+}
+
+// eventually polls until check returns nil, and fails the test with its last error when the time is over.
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("after 60s: %v", err)
+		case <-tick.C:
+		}
+	}
+}
