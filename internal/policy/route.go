@@ -109,7 +109,7 @@ func validateKey(at *field.Path, key v1alpha1.Key, clientHeader string) field.Er
 	}
 	if len(key.Pattern) > 512 {
 		errs = append(errs, field.TooLong(at.Child("pattern"), "", 512))
-	} else if _, err := regexp.Compile(`^(?:` + key.Pattern + `)$`); err != nil {
+	} else if _, err := regexp.Compile(key.Pattern); err != nil {
 		errs = append(errs, field.Invalid(at.Child("pattern"), key.Pattern, "write an RE2 regular expression, such as [0-9a-f]{32}: "+err.Error()))
 	}
 	return errs
@@ -166,8 +166,8 @@ func validateUnknown(at *field.Path, r v1alpha1.Route) field.ErrorList {
 	if r.ReconcilePath == "" {
 		return append(errs, field.Required(at, "Reconcile asks the app: write the path that answers whether the request took effect, such as /reconcile"))
 	}
-	parsed, err := url.ParseRequestURI(r.ReconcilePath)
-	if err != nil || parsed.Host != "" || !strings.HasPrefix(r.ReconcilePath, "/") || strings.ContainsAny(r.ReconcilePath, "?# ") || len(r.ReconcilePath) > 1024 {
+	_, err := url.ParseRequestURI(r.ReconcilePath)
+	if err != nil || !strings.HasPrefix(r.ReconcilePath, "/") || strings.HasPrefix(r.ReconcilePath, "//") || strings.ContainsAny(r.ReconcilePath, "?# ") || len(r.ReconcilePath) > 1024 {
 		errs = append(errs, field.Invalid(at, r.ReconcilePath, "write a path on the app, without host, query or fragment, such as /reconcile"))
 	}
 	return errs
@@ -197,7 +197,7 @@ func validateWindow(at *field.Path, window v1alpha1.Duration) field.ErrorList {
 func validateDuration(at *field.Path, d v1alpha1.Duration, least, most time.Duration, bounds string) field.ErrorList {
 	parsed, err := d.Parse()
 	if err != nil {
-		return field.ErrorList{field.Invalid(at, string(d), err.Error())}
+		return field.ErrorList{field.Invalid(at, string(d), bounds+": "+err.Error())}
 	}
 	if parsed < least || parsed > most {
 		return field.ErrorList{field.Invalid(at, string(d), bounds)}
