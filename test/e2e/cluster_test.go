@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -65,8 +66,6 @@ func hackCluster(ctx context.Context, what, known string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-func (c *cluster) close() {}
-
 // kubectl runs it and returns what it printed; a failure holds what it said.
 func (c *cluster) kubectl(ctx context.Context, args ...string) (string, error) {
 	return c.kubectlWith(ctx, "", args...)
@@ -116,6 +115,11 @@ metadata:
 `, name)
 	_, err := c.kubectlWith(ctx, manifest, "apply", "-f", "-")
 	return err
+}
+
+// secret makes a Secret.
+func (c *cluster) secret(ctx context.Context, namespace, name string, data map[string]string) error {
+	return c.client.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: data})
 }
 
 // policy reads a policy.

@@ -38,7 +38,6 @@ func run(ctx context.Context, m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
-	defer cluster.close()
 	database, err := startDatabase(ctx)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
