@@ -32,7 +32,7 @@ func TestSimulatedYears(t *testing.T) {
 				s.hour(t)
 			}
 			s.settle(t)
-			for _, kind := range []string{"outage", "lock", "interrupted", "jump", "skew", "dropped", "restored"} {
+			for _, kind := range []string{"outage", "lock", "stuck", "interrupted", "jump", "skew", "dropped", "restored"} {
 				if s.happens[kind] == 0 {
 					t.Errorf("%s never happened: the simulation shows nothing about it", kind)
 				}
@@ -106,16 +106,17 @@ func (s *simulation) pass(t *testing.T) {
 		if step.Action == Restore {
 			s.happens["restored"]++
 		}
+		if step.Action == Detach && s.one(8, "stuck") {
+			s.stuck, blocked = true, true
+			if s.one(2, "interrupted") {
+				return ErrLockTimeout
+			}
+			return errNoLock
+		}
 		if !blocked || s.rand.IntN(2) == 0 {
 			return nil
 		}
 		s.happens["lock"]++
-		if step.Action == Detach {
-			s.stuck = true
-		}
-		if step.Action == Detach && s.one(2, "interrupted") {
-			return ErrLockTimeout
-		}
 		return errNoLock
 	}
 	report, err := Run(context.Background(), s.catalogue, Settings{CreateAhead: s.ahead, Attempts: 1}, s.clock)
