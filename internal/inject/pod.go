@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inject
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/idempotency-dev/operator/api/v1alpha1"
+)
+
+// Pod returns a copy of pod that carries the sidecar. pod is not changed.
+//
+// A pod that carries this sidecar already is returned as it is, whatever others did to the container since; one that carries an
+// older one, or another policy's, gets the current one in its place. The error is a *Refusal.
+func Pod(s Sidecar, pod *corev1.Pod) (*corev1.Pod, error) {
+	if refusal := refusalOf(s, pod); refusal != nil {
+		return nil, refusal
+	}
+	out := pod.DeepCopy()
+	if Carries(s, out) {
+		return out, nil
+	}
+	restore(out)
+	traffic, refusal := intercept(s, out)
+	if refusal != nil {
+		return nil, refusal
+	}
+	c := container(s, traffic)
+	share(out.Spec.Resources, &c.Resources)
+	out.Spec.InitContainers = put(out.Spec.InitContainers, c)
+	for _, volume := range volumes(s) {
+		out.Spec.Volumes = mount(out.Spec.Volumes, volume)
+	}
+	if out.Annotations == nil {
+		out.Annotations = map[string]string{}
+	}
+	out.Annotations[v1alpha1.PolicyAnnotation] = s.Policy
+	out.Annotations[v1alpha1.SidecarAnnotation] = Hash(s)
+	return out, nil
+}
+
+// Carries reports whether the pod carries this very sidecar.
+func Carries(s Sidecar, pod *corev1.Pod) bool {
+	return sidecarIn(pod) != nil &&
+		pod.Annotations[v1alpha1.PolicyAnnotation] == s.Policy && pod.Annotations[v1alpha1.SidecarAnnotation] == Hash(s)
+}
+
+// sidecarIn returns the sidecar that an operator injected, of whatever age, or nil.
+func sidecarIn(pod *corev1.Pod) *corev1.Container {
+	if pod.Annotations[v1alpha1.SidecarAnnotation] == "" {
+		return nil
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.Name == ContainerName && native(c) {
+			return c
+		}
+	}
+	return nil
+}
+
+// refusalOf names what keeps the sidecar out of the pod, ports aside.
+func refusalOf(s Sidecar, pod *corev1.Pod) *Refusal {
+	if refusal := s.Validate(); refusal != nil {
+		return refusal
+	}
+	if pod.Spec.HostNetwork {
+		return refuse(HostNetwork, "the pod uses the node's network, where the sidecar cannot stand in front of it: remove hostNetwork or label the pod %s: %s",
+			v1alpha1.InjectionLabel, v1alpha1.InjectionDisabled)
+	}
+	if windows(&pod.Spec) {
+		return refuse(Windows, "the pod runs on Windows and the sidecar is a Linux program: label the pod %s: %s", v1alpha1.InjectionLabel, v1alpha1.InjectionDisabled)
+	}
+	if sidecarIn(pod) != nil {
+		if found := named(pod, s.Port.StrVal); Carries(s, pod) && s.Interception == v1alpha1.InterceptNamedPort && len(found) > 0 {
+			return refuse(PortAmbiguous, "container %s declares the port %s, which the sidecar took over: give that port another name", found[0].container.Name, s.Port.StrVal)
+		}
+		return nil
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		if slices.ContainsFunc(list, func(c corev1.Container) bool { return c.Name == ContainerName }) {
+			return refuse(ContainerTaken, "the pod has a container named %s that the operator did not inject: remove it or give it another name", ContainerName)
+		}
+	}
+	for _, volume := range pod.Spec.Volumes {
+		if slices.Contains([]string{configVolume, dsnVolume, spoolVolume}, volume.Name) {
+			return refuse(VolumeTaken, "the pod has a volume named %s, which is the sidecar's: give it another name", volume.Name)
+		}
+	}
+	return nil
+}
+
+// windows reports whether the pod can only run on Windows nodes.
+func windows(spec *corev1.PodSpec) bool {
+	if spec.OS != nil {
+		return spec.OS.Name == corev1.Windows
+	}
+	if os, ok := spec.NodeSelector[corev1.LabelOSStable]; ok {
+		return os == string(corev1.Windows)
+	}
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	return len(terms) > 0 && !slices.ContainsFunc(terms, func(term corev1.NodeSelectorTerm) bool {
+		return !slices.ContainsFunc(term.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {
+			return e.Key == corev1.LabelOSStable && e.Operator == corev1.NodeSelectorOpIn && slices.Equal(e.Values, []string{string(corev1.Windows)})
+		})
+	})
+}
+
+// restore gives the app's port back the name that an older sidecar took over.
+func restore(pod *corev1.Pod) {
+	t, ok := TrafficOf(pod)
+	if !ok || t.Name == PortName {
+		return
+	}
+	for _, c := range serving(pod) {
+		for _, p := range c.Ports {
+			if p.ContainerPort == t.App && tcp(p) && substituted(pod, p.Name, t.Name) {
+				rename(c, p.Name, t.Name)
+				return
+			}
+		}
+	}
+}
+
+// substituted reports whether name is one that substitute could have chosen: it tries at most one more than the pod has ports.
+func substituted(pod *corev1.Pod, name, original string) bool {
+	attempts := 1
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, c := range list {
+			attempts += len(c.Ports)
+		}
+	}
+	for attempt := range attempts {
+		if candidate(original, attempt) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// share leaves to the pod's own bounds what the pod bounds as a whole: the API server refuses a pod whose containers
+// ask for more than the pod does, and the pod's author counted without the sidecar.
+func share(pod *corev1.ResourceRequirements, c *corev1.ResourceRequirements) {
+	if pod == nil {
+		return
+	}
+	for _, bounds := range []corev1.ResourceList{pod.Requests, pod.Limits} {
+		for name := range bounds {
+			delete(c.Requests, name)
+			delete(c.Limits, name)
+		}
+	}
+}
+
+// put places the sidecar where an older one was, else before all others, so that it serves before anything else starts.
+func put(list []corev1.Container, c corev1.Container) []corev1.Container {
+	if i := slices.IndexFunc(list, func(other corev1.Container) bool { return other.Name == c.Name }); i >= 0 {
+		list[i] = c
+		return list
+	}
+	return slices.Insert(list, 0, c)
+}
+
+func mount(list []corev1.Volume, volume corev1.Volume) []corev1.Volume {
+	if i := slices.IndexFunc(list, func(other corev1.Volume) bool { return other.Name == volume.Name }); i >= 0 {
+		list[i] = volume
+		return list
+	}
+	return append(list, volume)
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gomodules.xyz/jsonpatch/v2"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// patchOf returns the JSON patch that makes before into after, when applied to the raw object that before was decoded from.
+//
+// The raw object may hold fields that our types do not know. A patch made from two raw documents would drop them, and a generic
+// list diff would shift one element's unknown fields to its neighbour; so lists here only grow, and elements keep their identity by name.
+func patchOf(before, after *corev1.Pod) ([]jsonpatch.Operation, error) {
+	was, err := generic(before)
+	if err != nil {
+		return nil, err
+	}
+	is, err := generic(after)
+	if err != nil {
+		return nil, err
+	}
+	return diffMaps("", was, is)
+}
+
+func generic(pod *corev1.Pod) (map[string]any, error) {
+	encoded, err := json.Marshal(pod)
+	if err != nil {
+		return nil, fmt.Errorf("encode pod: %w", err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(encoded))
+	decoder.UseNumber()
+	var decoded map[string]any
+	if err := decoder.Decode(&decoded); err != nil {
+		return nil, fmt.Errorf("decode pod: %w", err)
+	}
+	return decoded, nil
+}
+
+// diff compares one value. change sets the value where both differ as a whole: "add" for a member of an object, which the raw
+// object may lack though our types spell it out, "replace" for an element of a list.
+func diff(change, path string, before, after any) ([]jsonpatch.Operation, error) {
+	if reflect.DeepEqual(before, after) {
+		return nil, nil
+	}
+	switch after := after.(type) {
+	case map[string]any:
+		if before, ok := before.(map[string]any); ok {
+			return diffMaps(path, before, after)
+		}
+	case []any:
+		if before, ok := before.([]any); ok {
+			return diffLists(path, before, after)
+		}
+	}
+	return []jsonpatch.Operation{jsonpatch.NewOperation(change, path, after)}, nil
+}
+
+func diffMaps(path string, before, after map[string]any) ([]jsonpatch.Operation, error) {
+	var patch []jsonpatch.Operation
+	for _, member := range slices.Sorted(maps.Keys(before)) {
+		if _, kept := after[member]; !kept {
+			patch = append(patch, jsonpatch.NewOperation("remove", path+"/"+escape(member), nil))
+		}
+	}
+	for _, member := range slices.Sorted(maps.Keys(after)) {
+		operations, err := diff("add", path+"/"+escape(member), before[member], after[member])
+		if err != nil {
+			return nil, err
+		}
+		patch = append(patch, operations...)
+	}
+	return patch, nil
+}
+
+// diffLists compares lists of equal length element by element, and takes a longer one for the old one with named elements inserted.
+func diffLists(path string, before, after []any) ([]jsonpatch.Operation, error) {
+	var patch []jsonpatch.Operation
+	next := 0
+	for i, element := range after {
+		at := path + "/" + strconv.Itoa(i)
+		if next == len(before) || len(before) != len(after) && name(before[next]) != name(element) {
+			patch = append(patch, jsonpatch.NewOperation("add", at, element))
+			continue
+		}
+		operations, err := diff("replace", at, before[next], element)
+		if err != nil {
+			return nil, err
+		}
+		patch = append(patch, operations...)
+		next++
+	}
+	if next != len(before) {
+		return nil, fmt.Errorf("diff %s: an element was removed or moved", path)
+	}
+	return patch, nil
+}
+
+func name(element any) any {
+	object, _ := element.(map[string]any)
+	return object["name"]
+}
+
+// escape writes a member's name as a part of a JSON pointer (RFC 6901, section 3).
+func escape(member string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(member)
+}
