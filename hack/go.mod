@@ -1,0 +1,15 @@
+// Development tools that the product does not link: the local cluster and its images.
+module github.com/idempotency-dev/operator/hack
+
+go 1.26.0
+
+require (
+	github.com/google/go-containerregistry v0.22.1
+	golang.org/x/mod v0.41.0
+)
+
+require (
+	github.com/klauspost/compress v1.19.2 // indirect
+	github.com/opencontainers/go-digest v1.0.0 // indirect
+	github.com/opencontainers/image-spec v1.1.1 // indirect
+)
