@@ -29,30 +29,39 @@ const (
 // identity is one key pair of the cluster. Every one may serve, where it has names or addresses, and authenticate.
 type identity struct {
 	name      string // of the file: certificate and key together, so that a kill cannot leave one that does not fit the other
+	authority string // who issues it
 	user      string
 	groups    []string
 	names     []string
 	addresses []string
 }
 
+// The authorities. The second one vouches for the API server as a front proxy to others, which may then speak for any
+// user: the first one's clients must not be able to.
+const (
+	clusterAuthority    = "ca"
+	frontProxyAuthority = "front-proxy-ca"
+)
+
 func identities() []identity {
 	local := []string{"localhost"}
 	loopback := []string{"127.0.0.1"}
 	return []identity{
-		{name: "admin", user: "admin", groups: []string{"system:masters"}},
-		{name: "etcd", user: "etcd", names: local, addresses: loopback},
+		{name: "front-proxy", authority: frontProxyAuthority, user: frontProxyUser},
+		{name: "admin", authority: clusterAuthority, user: "admin", groups: []string{"system:masters"}},
+		{name: "etcd", authority: clusterAuthority, user: "etcd", names: local, addresses: loopback},
 		{
-			name: "apiserver", user: "kube-apiserver", groups: []string{"system:masters"},
+			name: "apiserver", authority: clusterAuthority, user: "kube-apiserver", groups: []string{"system:masters"},
 			names: []string{
 				"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + clusterDomain,
 			},
 			addresses: []string{"127.0.0.1", nodeAddress, apiServiceAddress},
 		},
-		{name: "controller-manager", user: "system:kube-controller-manager", names: local, addresses: loopback},
-		{name: "scheduler", user: "system:kube-scheduler", names: local, addresses: loopback},
-		{name: "kube-proxy", user: "system:kube-proxy"},
+		{name: "controller-manager", authority: clusterAuthority, user: "system:kube-controller-manager", names: local, addresses: loopback},
+		{name: "scheduler", authority: clusterAuthority, user: "system:kube-scheduler", names: local, addresses: loopback},
+		{name: "kube-proxy", authority: clusterAuthority, user: "system:kube-proxy"},
 		{
-			name: "kubelet", user: "system:node:" + nodeName, groups: []string{"system:nodes"},
+			name: "kubelet", authority: clusterAuthority, user: "system:node:" + nodeName, groups: []string{"system:nodes"},
 			names: []string{nodeName}, addresses: []string{nodeAddress},
 		},
 	}
@@ -95,20 +104,25 @@ func decodeKeyPair(data []byte) (keyPair, error) {
 	return pair, nil
 }
 
-// ensureCertificates makes the authority, one pair per identity and the key that signs service account tokens, and
+// ensureCertificates makes the authorities, one pair per identity and the key that signs service account tokens, and
 // keeps what is there while it is good: components restart only when their files change.
 func ensureCertificates(l layout, now time.Time) error {
-	authority, err := ensurePair(l.certificate("ca.pem"), func(p keyPair) bool { return fresh(p.certificate, now) },
-		func() (keyPair, error) { return newAuthority(now) })
-	if err != nil {
-		return err
-	}
-	// The certificate alone: the controller manager publishes this file to every namespace.
-	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.certificate.Raw})
-	if err := writeFile(l.certificate("ca.crt"), public, 0o644); err != nil {
-		return err
+	authorities := map[string]keyPair{}
+	for _, name := range []string{clusterAuthority, frontProxyAuthority} {
+		authority, err := ensurePair(l.certificate(name+".pem"), func(p keyPair) bool { return fresh(p.certificate, now) },
+			func() (keyPair, error) { return newAuthority(name, now) })
+		if err != nil {
+			return err
+		}
+		authorities[name] = authority
+		// The certificate alone: components read it to trust, and the controller manager publishes it to every namespace.
+		public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.certificate.Raw})
+		if err := writeFile(l.certificate(name+".crt"), public, 0o644); err != nil {
+			return err
+		}
 	}
 	for _, id := range identities() {
+		authority := authorities[id.authority]
 		good := func(p keyPair) bool { return id.matches(p.certificate, authority.certificate, now) }
 		if _, err := ensurePair(l.certificate(id.name+".pem"), good, func() (keyPair, error) { return id.issue(authority, now) }); err != nil {
 			return err
@@ -152,9 +166,9 @@ func ensureTokenKey(path string) error {
 	return writeFile(path, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600)
 }
 
-func newAuthority(now time.Time) (keyPair, error) {
+func newAuthority(name string, now time.Time) (keyPair, error) {
 	return sign(&x509.Certificate{
-		Subject:               pkix.Name{CommonName: "idempotency-operator local cluster"},
+		Subject:               pkix.Name{CommonName: "idempotency-operator local " + name},
 		NotBefore:             now.Add(-time.Hour),
 		NotAfter:              now.Add(authorityLife),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,

@@ -18,6 +18,9 @@ import (
 // etcdAddress is not the usual port: an etcd of the user's own may have that.
 const etcdAddress = "127.0.0.1:12379"
 
+// frontProxyUser is the only name that the front proxy's authority is believed for.
+const frontProxyUser = "front-proxy-client"
+
 // nodeComponents are the processes of the node.
 type nodeComponents struct {
 	etcd, containerd, apiserver, controllerManager, scheduler, kubelet, kubeProxy process
@@ -73,6 +76,7 @@ func (n *node) containerd() process {
 func (n *node) apiserver() process {
 	l := n.layout
 	pair, authority, tokens := l.certificate("apiserver.pem"), l.certificate("ca.crt"), l.certificate("service-accounts.key")
+	frontProxyAuthorityFile, frontProxy := l.certificate(frontProxyAuthority+".crt"), l.certificate("front-proxy.pem")
 	return process{
 		name: "apiserver",
 		argv: []string{
@@ -82,12 +86,16 @@ func (n *node) apiserver() process {
 			"--etcd-servers=https://" + etcdAddress, "--etcd-cafile=" + authority, "--etcd-certfile=" + pair, "--etcd-keyfile=" + pair,
 			"--kubelet-client-certificate=" + pair, "--kubelet-client-key=" + pair, "--kubelet-certificate-authority=" + authority,
 			"--kubelet-preferred-address-types=InternalIP",
+			"--requestheader-client-ca-file=" + frontProxyAuthorityFile, "--requestheader-allowed-names=" + frontProxyUser,
+			"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+			"--proxy-client-cert-file=" + frontProxy, "--proxy-client-key-file=" + frontProxy,
 			"--service-cluster-ip-range=" + serviceNetwork,
 			"--service-account-issuer=https://kubernetes.default.svc." + clusterDomain,
 			"--service-account-key-file=" + tokens, "--service-account-signing-key-file=" + tokens,
 			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 		},
-		files: []string{pair, authority, tokens},
+		files: []string{pair, authority, tokens, frontProxyAuthorityFile, frontProxy},
 		ready: n.answers(apiURL() + "/readyz"),
 	}
 }
@@ -105,6 +113,7 @@ func (n *node) controllerManager() process {
 			"--cluster-signing-cert-file=" + l.certificate("ca.crt"), "--cluster-signing-key-file=" + l.certificate("ca.pem"),
 			"--service-account-private-key-file=" + l.certificate("service-accounts.key"),
 			"--use-service-account-credentials", "--leader-elect=false",
+			"--flex-volume-plugin-dir=" + l.data("kubelet/plugins"), // it makes this directory; the default is outside ours
 		},
 		files: []string{pair, kubeconfig, l.certificate("ca.crt"), l.certificate("service-accounts.key")},
 		ready: n.answers("https://127.0.0.1:10257/healthz"),

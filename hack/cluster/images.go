@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -47,12 +48,19 @@ var pauseImage = imageSource{name: "pause", module: "hack", pkg: "images/pause",
 // imageName is a reference that no registry answers to: pods must name it with imagePullPolicy Never or IfNotPresent.
 func imageName(short string) string { return "docker.io/local/" + short + ":dev" }
 
-// buildProductImages builds the images that have a source by now, and says which have not.
-func buildProductImages(ctx context.Context, l layout, say *progress) ([]image, error) {
+// buildProductImages builds the named images, or all that have a source by now, and says which have not.
+func buildProductImages(ctx context.Context, l layout, say *progress, names []string) ([]image, error) {
 	var built []image
 	for _, source := range productImages {
-		if _, err := os.Stat(filepath.Join(l.source, source.module, source.pkg)); errors.Is(err, os.ErrNotExist) {
-			say.step("no %s: %s does not exist", imageName(source.name), source.pkg)
+		if len(names) > 0 && !slices.Contains(names, source.name) {
+			continue
+		}
+		files, err := filepath.Glob(filepath.Join(l.source, source.module, source.pkg, "*.go"))
+		if err != nil {
+			return nil, fmt.Errorf("find source of image %s: %w", source.name, err)
+		}
+		if len(files) == 0 {
+			say.step("no %s: %s has no source", imageName(source.name), source.pkg)
 			continue
 		}
 		i, err := source.build(ctx, l, say)

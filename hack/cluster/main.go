@@ -21,7 +21,7 @@ const usage = `usage: go run ./cluster COMMAND    (in hack/; or make cluster-up,
   up              build what is missing, start the node, wait until it is ready
   down            stop it and remove everything it made, except the cached binaries
   status          print the components and the node; exit 1 when it is not ready
-  images          build the product's images and load them into the node
+  images [NAME]…  build the product's images, or those named, and load them into the node
   build           build the binaries into the cache
   kubeconfig      print the path of the kubeconfig
   kubectl         print the path of the cached kubectl
@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string, env func(string) string, out, log i
 	if len(args) > 0 && args[0] == launchCommand {
 		return launch(args[1:])
 	}
-	if len(args) != 1 {
+	if len(args) == 0 || len(args) > 1 && args[0] != "images" {
 		return errUsage
 	}
 	layout, err := newLayout(env)
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, env func(string) string, out, log i
 	}
 	switch args[0] {
 	case "up", "down", "images":
-		return change(ctx, args[0], layout, provider, say)
+		return change(ctx, args, layout, provider, say)
 	case "status":
 		return provider.status(ctx, out)
 	case "build":
@@ -91,7 +91,7 @@ type provider interface {
 }
 
 // change runs a command that alters the cluster, one at a time on this machine.
-func change(ctx context.Context, command string, layout layout, p provider, say *progress) error {
+func change(ctx context.Context, args []string, layout layout, p provider, say *progress) error {
 	lock, err := acquire(ctx, layout.lockFile(), say)
 	if err != nil {
 		return err
@@ -100,13 +100,13 @@ func change(ctx context.Context, command string, layout layout, p provider, say 
 	if n, ok := p.(*node); ok {
 		n.lock = lock
 	}
-	switch command {
+	switch args[0] {
 	case "up":
 		return p.up(ctx)
 	case "down":
 		return p.down(ctx)
 	}
-	built, err := buildProductImages(ctx, layout, say)
+	built, err := buildProductImages(ctx, layout, say, args[1:])
 	if err != nil {
 		return err
 	}
