@@ -112,6 +112,9 @@ func target(s Sidecar, pod *corev1.Pod) (port, *Refusal) {
 	case 0:
 		return port{}, absent(s, pod)
 	case 1:
+		if len(validation.IsValidPortNum(int(found[0].number))) > 0 {
+			return port{}, refuse(PortNotFound, "container %s declares the port %s with the number %d: write one from 1 to 65535", found[0].container.Name, s.Port.StrVal, found[0].number)
+		}
 		return found[0], hostPort(pod, found[0].number)
 	default:
 		return port{}, refuse(PortAmbiguous, "containers %s and %s both declare the port %s: leave the name to the one that policy %s is for",
