@@ -22,7 +22,7 @@ type request struct {
 // reply is one line that the client prints.
 type reply struct {
 	Status int         `json:"status"`
-	Header http.Header `json:"headers"`
+	Header http.Header `json:"header"`
 	Body   string      `json:"body"`
 	Error  string      `json:"error"`
 }
@@ -35,7 +35,7 @@ func send(t *testing.T, r request) []reply {
 }
 
 func sendFrom(ctx context.Context, c *cluster, r request) ([]reply, error) {
-	args := []string{"--method", "POST", "--url", "http://payments/payments", "--concurrency", fmt.Sprint(r.Times), "--body", r.Body,
+	args := []string{"--method", "POST", "--url", "http://payments/payments", "--count", fmt.Sprint(r.Times), "--concurrency", fmt.Sprint(r.Times), "--body", r.Body,
 		"--header", "Content-Type: application/json", "--header", "X-Client-Id: " + r.Client}
 	if r.Key != "" {
 		args = append(args, "--header", "Idempotency-Key: "+r.Key)

@@ -149,8 +149,8 @@ func (d *database) addExpiredPartition(ctx context.Context, name string, daysAgo
 		from, to := at.Format("2006-01-02 15:04:05+00"), at.Add(day).Format("2006-01-02 15:04:05+00")
 		_, err := conn.Exec(ctx, fmt.Sprintf(`
 			CREATE TABLE %[1]s (LIKE %[2]s INCLUDING ALL, PRIMARY KEY (client, key), CHECK (bucket >= '%[3]s' AND bucket < '%[4]s'));
-			INSERT INTO %[1]s (client, key, bucket, fingerprint, state, token, holder, seed, route, "window", reserved_at, expires_at)
-			SELECT 'old', n::text, '%[3]s', '\x00', 'C', gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 'create-payment', '1 day', '%[3]s', '%[4]s'
+			INSERT INTO %[1]s (client, key, bucket, fingerprint, state, token, holder, seed, attempts, route, lifetime, reserved_at, expires_at, status)
+			SELECT 'old', n::text, '%[3]s', '\x00', 2, gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 1, 'create-payment', '1 day', '%[3]s', '%[4]s', 201
 			FROM generate_series(1, 1000) n;
 			ALTER TABLE %[2]s ATTACH PARTITION %[1]s FOR VALUES FROM ('%[3]s') TO ('%[4]s')`, child, parent, from, to))
 		return err
