@@ -113,7 +113,12 @@ func (r record) signal(s syscall.Signal) error {
 
 // stop ends the process recorded at path, if it runs, and forgets it.
 func stop(ctx context.Context, path string) error {
-	if r, ok := readRecord(path); ok {
+	if r, ok := readRecord(path); ok && r.alive() {
+		// From here on it is not what anybody wants: a run after an interruption must not take it for a good one.
+		r.Fingerprint = "stopping"
+		if err := r.write(path); err != nil {
+			return err
+		}
 		if err := r.end(ctx); err != nil {
 			return fmt.Errorf("stop process %d: %w", r.PID, err)
 		}
@@ -261,7 +266,11 @@ func recordSelf(path, fingerprint string) error {
 	if err != nil {
 		return fmt.Errorf("record process: %w", err)
 	}
-	data, err := json.Marshal(record{PID: os.Getpid(), Start: start, Boot: boot, Fingerprint: fingerprint})
+	return record{PID: os.Getpid(), Start: start, Boot: boot, Fingerprint: fingerprint}.write(path)
+}
+
+func (r record) write(path string) error {
+	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("record process: %w", err)
 	}
