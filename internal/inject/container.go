@@ -80,6 +80,18 @@ func container(s Sidecar, t Traffic) corev1.Container {
 	}
 }
 
+// Owned reports whether the element of that name, of the pod's list "initContainers" or "volumes", is the sidecar's.
+func Owned(list, name string) bool {
+	switch list {
+	case "initContainers":
+		return name == ContainerName
+	case "volumes":
+		return name == configVolume || name == dsnVolume || name == spoolVolume
+	default:
+		return false
+	}
+}
+
 func ready(port, period, failures int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler:     corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(port)}},

@@ -84,7 +84,7 @@ func refusalOf(s Sidecar, pod *corev1.Pod) *Refusal {
 		}
 	}
 	for _, volume := range pod.Spec.Volumes {
-		if slices.Contains([]string{configVolume, dsnVolume, spoolVolume}, volume.Name) {
+		if Owned("volumes", volume.Name) {
 			return refuse(VolumeTaken, "the pod has a volume named %s, which is the sidecar's: give it another name", volume.Name)
 		}
 	}

@@ -14,12 +14,15 @@ import (
 
 	"gomodules.xyz/jsonpatch/v2"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/idempotency-dev/operator/internal/inject"
 )
 
 // patchOf returns the JSON patch that makes before into after, when applied to the raw object that before was decoded from.
 //
 // The raw object may hold fields that our types do not know. A patch made from two raw documents would drop them, and a generic
 // list diff would shift one element's unknown fields to its neighbour; so lists here only grow, and elements keep their identity by name.
+// An older sidecar in the place of the new one is replaced as a whole, since nothing in it is anybody else's.
 func patchOf(before, after *corev1.Pod) ([]jsonpatch.Operation, error) {
 	was, err := generic(before)
 	if err != nil {
@@ -92,11 +95,15 @@ func diffLists(path string, before, after []any) ([]jsonpatch.Operation, error) 
 			patch = append(patch, jsonpatch.NewOperation("add", at, element))
 			continue
 		}
-		operations, err := diff("replace", at, before[next], element)
-		if err != nil {
-			return nil, err
+		if inject.Owned(strings.TrimPrefix(path, "/spec/"), name(element)) && !reflect.DeepEqual(before[next], element) {
+			patch = append(patch, jsonpatch.NewOperation("replace", at, element))
+		} else {
+			operations, err := diff("replace", at, before[next], element)
+			if err != nil {
+				return nil, err
+			}
+			patch = append(patch, operations...)
 		}
-		patch = append(patch, operations...)
 		next++
 	}
 	if next != len(before) {
@@ -105,9 +112,10 @@ func diffLists(path string, before, after []any) ([]jsonpatch.Operation, error) 
 	return patch, nil
 }
 
-func name(element any) any {
+func name(element any) string {
 	object, _ := element.(map[string]any)
-	return object["name"]
+	text, _ := object["name"].(string)
+	return text
 }
 
 // escape writes a member's name as a part of a JSON pointer (RFC 6901, section 3).
