@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -65,13 +66,12 @@ func checkPatch(t *testing.T, s inject.Sidecar, raw []byte) {
 	}
 }
 
+// decoder reads pods as the handler does.
+var decoder = sync.OnceValue(func() admission.Decoder { return admission.NewDecoder(clientgoscheme.Scheme) })
+
 func decode(raw []byte) (*corev1.Pod, error) {
-	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
 	pod := &corev1.Pod{}
-	return pod, admission.NewDecoder(scheme).DecodeRaw(runtime.RawExtension{Raw: raw}, pod)
+	return pod, decoder().DecodeRaw(runtime.RawExtension{Raw: raw}, pod)
 }
 
 func apply(t *testing.T, raw []byte, operations any) []byte {
