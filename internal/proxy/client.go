@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/idempotency-dev/operator/internal/proxyconfig"
+)
+
+const (
+	// sharedClient is everyone's name under client type Shared. No header may hold it.
+	sharedClient = "*"
+	// authorizationPrefix is followed by the SHA-256 of the Authorization header, hexadecimal. No header may begin with it.
+	authorizationPrefix = "authorization:"
+	maxClient           = 512
+)
+
+// identity says who a request is from.
+type identity struct {
+	proxyconfig.Client
+	trusted []netip.Prefix
+}
+
+func newIdentity(c proxyconfig.Client) *identity {
+	id := &identity{Client: c}
+	for _, cidr := range c.TrustedCIDRs {
+		id.trusted = append(id.trusted, netip.MustParsePrefix(cidr).Masked()) // proxyconfig.Validate parsed it already
+	}
+	return id
+}
+
+// strip takes the identity from a request whose peer may not give one, so that neither this process nor the app believes it.
+func (id *identity) strip(r *http.Request) {
+	if id.Type == "Header" && len(id.trusted) > 0 && !id.trusts(r.RemoteAddr) {
+		r.Header.Del(id.Header)
+	}
+}
+
+func (id *identity) trusts(peer string) bool {
+	address, err := netip.ParseAddrPort(peer)
+	if err != nil {
+		return false
+	}
+	for _, prefix := range id.trusted {
+		if prefix.Contains(address.Addr().Unmap().WithZone("")) {
+			return true
+		}
+	}
+	return false
+}
+
+// of is the client of r; errNoClient when r does not say, or says it in more than one way.
+func (id *identity) of(r *http.Request) (string, error) {
+	switch id.Type {
+	case "Shared":
+		return sharedClient, nil
+	case "Authorization":
+		values := r.Header["Authorization"]
+		if len(values) != 1 || values[0] == "" {
+			return "", &refusal{err: fmt.Errorf("%w: exactly one Authorization header is needed", errNoClient), challenge: "Bearer"}
+		}
+		sum := sha256.Sum256([]byte(values[0]))
+		return authorizationPrefix + hex.EncodeToString(sum[:]), nil
+	default:
+		values := r.Header[id.Header]
+		if len(values) != 1 || !validClient(values[0]) {
+			challenge := fmt.Sprintf("IdempotencyClient header=%q", id.Header)
+			return "", &refusal{err: fmt.Errorf("%w: exactly one %s header of 1 to %d printable bytes is needed", errNoClient, id.Header, maxClient), challenge: challenge}
+		}
+		return values[0], nil
+	}
+}
+
+func validClient(name string) bool {
+	if name == "" || len(name) > maxClient || name == sharedClient || strings.HasPrefix(name, authorizationPrefix) {
+		return false
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' })
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"net/http"
+
+	"github.com/idempotency-dev/operator/internal/keystore"
+)
+
+// exchange is one request on an enforced route, on its way through the chain.
+type exchange struct {
+	proxy      *Proxy
+	generation *generation
+	route      *route
+	w          http.ResponseWriter
+	r          *http.Request
+	control    *http.ResponseController
+
+	client string
+	key    string
+	body   *spooled
+	token  keystore.Token
+}
+
+// enforce is the chain. Everything before the reservation costs nothing that has to be undone.
+func (x *exchange) enforce() {
+	if !x.route.hasKey(x.r) && !x.route.KeyRequired {
+		x.count("no_key")
+		x.proxy.forward.ServeHTTP(x.w, x.r)
+		return
+	}
+	if err := x.identify(); err != nil {
+		x.refuse(err)
+		return
+	}
+	if err := x.admit(); err != nil {
+		x.refuse(err)
+		return
+	}
+	defer x.dismiss()
+	if err := x.takeBody(); err != nil {
+		x.refuse(err)
+		return
+	}
+	defer x.body.close()
+	decision, err := x.reserve()
+	if err != nil {
+		x.storeUnavailable(err)
+		return
+	}
+	x.proceed(decision)
+}
+
+// proceed does what the store's decision asks for.
+func (x *exchange) proceed(d keystore.Decision) {
+	switch d.Outcome {
+	case keystore.New:
+		x.execute(d.Seed)
+	case keystore.TakenOver:
+		if x.route.OnUnknownOutcome == "Reconcile" {
+			x.reconcile(d.Seed)
+			return
+		}
+		x.execute(d.Seed)
+	case keystore.Completed:
+		x.replay(d.Answer)
+	case keystore.Mismatch:
+		x.refuse(errMismatch)
+	case keystore.InFlight:
+		x.refuse(&refusal{err: errInFlight, retryAfter: d.LeaseRemaining})
+	case keystore.Unknown:
+		x.refuse(errOutcomeUnknown)
+	default:
+		x.refuse(errStoreUnavailable) // an outcome that this version does not know decides nothing
+	}
+}
+
+// admit takes one of the places for requests in flight. While results wait for the store in numbers, no more may come to be.
+func (x *exchange) admit() error {
+	if x.proxy.settler.full() || !x.proxy.inFlight.take(1) {
+		return errOverloaded
+	}
+	x.proxy.metrics.inFlight.Inc()
+	return nil
+}
+
+func (x *exchange) dismiss() {
+	x.proxy.inFlight.give(1)
+	x.proxy.metrics.inFlight.Dec()
+}
+
+// identify finds the client, then the key, then refuses what the chain cannot take.
+func (x *exchange) identify() (err error) {
+	if x.client, err = x.generation.identity.of(x.r); err != nil {
+		return err
+	}
+	if x.key, err = x.route.key(x.r); err != nil {
+		return err
+	}
+	return checkUpgrade(x.r)
+}
+
+// takeBody reads the body. The client has ClientTimeout from one part to the next.
+func (x *exchange) takeBody() (err error) {
+	if x.r.ContentLength != 0 {
+		x.r.Body = &impatient{ReadCloser: x.r.Body, control: x.control, timeout: x.proxy.limits.ClientTimeout, now: x.proxy.now}
+	}
+	x.body, err = x.proxy.spool.take(x.r)
+	return err
+}
+
+// refuse answers with the problem of err.
+func (x *exchange) refuse(err error) {
+	key := x.key
+	if key == "" {
+		key = x.r.Header.Get(x.route.KeyHeader)
+	}
+	x.count(writeProblem(x.w, err, key).outcome)
+}
+
+func (x *exchange) count(outcome string) {
+	x.proxy.count(x.route.Name, x.generation, outcome)
+}
+
+// settle tells the store, or the journal, how the execution ended.
+func (x *exchange) settle(op string, answer *keystore.Answer) {
+	x.proxy.settler.settle(x.r.Context(), x.generation.link, x.record(op, answer))
+}
+
+func (x *exchange) record(op string, answer *keystore.Answer) *record {
+	return &record{
+		Op: op, Keyspace: x.generation.config.Keyspace, Client: x.client, Key: x.key, Token: x.token,
+		Until: x.proxy.now().Add(x.route.window), Answer: answer,
+	}
+}

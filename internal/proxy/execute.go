@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// errEnding ends what is in flight when this process has to end.
+var errEnding = errors.New("proxy is ending")
+
+// execute sends the request to the app, once, and hands the answer on. Neither a client that goes away nor one that is slow stops it.
+func (x *exchange) execute(seed [16]byte) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(x.r.Context()))
+	defer cancel(nil)
+	defer context.AfterFunc(x.proxy.ending, func() { cancel(errEnding) })()
+	clock := time.AfterFunc(x.route.timeout, func() { cancel(errUpstreamTimeout) })
+	defer clock.Stop()
+
+	stop := x.proxy.metrics.observe(x.proxy.metrics.upstream)
+	response, untouched, err := x.proxy.upstream.send(x.outgoing(ctx, seed))
+	stop()
+	if err != nil {
+		x.unanswered(untouched, context.Cause(ctx))
+		return
+	}
+	defer response.Body.Close()
+	if response.StatusCode < http.StatusOK {
+		x.unanswered(false, errUpstreamFailed) // a switch of protocols that nobody asked for
+		return
+	}
+	x.relay(response, func() { clock.Reset(x.route.timeout) }, func() error { return context.Cause(ctx) })
+}
+
+// unanswered ends an execution that got no answer: as if it had never begun when nothing was sent, and otherwise with its outcome unknown.
+func (x *exchange) unanswered(untouched bool, cause error) {
+	if untouched {
+		x.settle(opRelease, nil)
+		x.refuse(errUpstreamUnreachable)
+		return
+	}
+	x.settle(opUnknown, nil)
+	if errors.Is(cause, errUpstreamTimeout) {
+		x.refuse(errUpstreamTimeout)
+		return
+	}
+	x.refuse(errUpstreamFailed)
+}
+
+// outgoing is the request as the app gets it.
+func (x *exchange) outgoing(ctx context.Context, seed [16]byte) *http.Request {
+	u := *x.r.URL
+	u.Scheme, u.Host, u.User = x.proxy.upstream.url.Scheme, x.proxy.upstream.url.Host, nil
+	header := endToEnd(x.r.Header)
+	header.Del("Expect") // the body is here already
+	header[headerReservation] = []string{x.token.String()}
+	header[headerSeed] = []string{formatUUID(seed)}
+	addForwarded(header, x.r)
+	if _, ok := header["User-Agent"]; !ok {
+		header["User-Agent"] = nil // else net/http sends its own
+	}
+	return (&http.Request{
+		Method: x.r.Method, URL: &u, Host: x.r.Host, Header: header, Body: x.body.reader(), ContentLength: x.body.size(),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}).WithContext(ctx)
+}
+
+// addForwarded appends the peer to X-Forwarded-For, and says what the client asked for unless an earlier hop has.
+func addForwarded(header http.Header, in *http.Request) {
+	peer, _, err := net.SplitHostPort(in.RemoteAddr)
+	if err == nil {
+		for _, value := range header["X-Forwarded-For"] {
+			peer = value + ", " + peer
+		}
+		header.Set("X-Forwarded-For", peer)
+	}
+	if header.Get("X-Forwarded-Host") == "" {
+		header.Set("X-Forwarded-Host", in.Host)
+	}
+	if header.Get("X-Forwarded-Proto") == "" {
+		header.Set("X-Forwarded-Proto", "http")
+	}
+}
+
+// formatUUID is the form of https://www.rfc-editor.org/rfc/rfc9562#section-4
+func formatUUID(id [16]byte) string {
+	text := hex.EncodeToString(id[:])
+	return fmt.Sprintf("%s-%s-%s-%s-%s", text[:8], text[8:12], text[12:16], text[16:20], text[20:])
+}

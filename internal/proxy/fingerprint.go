@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/idempotency-dev/operator/internal/keystore"
+)
+
+// canonicalBytes is the largest body that is compared by content; larger ones are compared byte by byte. It is no setting: a retry may meet
+// another process, which must come to the same fingerprint.
+const canonicalBytes = 1 << 20
+
+// fingerprint is what makes two requests the same: method, target, media type, content encoding, the route's chosen headers and the body.
+// Every part carries its length, so that no two lists of parts run together into the same bytes.
+func (rt *route) fingerprint(r *http.Request, body *spooled) keystore.Fingerprint {
+	h := parts{sha256.New()}
+	h.add("v1")
+	h.add(strings.ToUpper(r.Method))
+	h.add(r.URL.EscapedPath())
+	h.list(sortedQuery(r.URL.RawQuery))
+	mediaType := mediaTypeOf(r.Header)
+	h.add(mediaType)
+	h.list(r.Header["Content-Encoding"])
+	for _, name := range rt.FingerprintHeaders {
+		h.add(name)
+		h.list(r.Header[name])
+	}
+	form, digest := "raw", body.digest
+	if rt.CanonicalJSON && isJSON(mediaType) && len(r.Header["Content-Encoding"]) == 0 {
+		if document, ok := body.bytes(canonicalBytes); ok {
+			if canonical, ok := canonicalJSON(document, rt.pointers); ok {
+				form, digest = "json", sha256.Sum256(canonical)
+			}
+		}
+	}
+	h.add(form)
+	h.add(string(digest[:]))
+	return keystore.Fingerprint(h.Sum(nil))
+}
+
+// parts hashes strings, each behind its length, and lists, each behind its count.
+type parts struct{ hash.Hash }
+
+func (p parts) add(part string) {
+	_, _ = p.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part)))) // a hash never fails
+	_, _ = p.Write([]byte(part))
+}
+
+func (p parts) list(list []string) {
+	_, _ = p.Write(binary.BigEndian.AppendUint64(nil, uint64(len(list))))
+	for _, part := range list {
+		p.add(part)
+	}
+}
+
+// sortedQuery is the query's pairs by name; pairs of one name keep their order.
+func sortedQuery(query string) []string {
+	if query == "" {
+		return nil
+	}
+	pairs := strings.Split(query, "&")
+	slices.SortStableFunc(pairs, func(a, b string) int {
+		nameA, _, _ := strings.Cut(a, "=")
+		nameB, _, _ := strings.Cut(b, "=")
+		return strings.Compare(nameA, nameB)
+	})
+	return pairs
+}
+
+// mediaTypeOf is the media type in one spelling, or the field as it is when it is none.
+func mediaTypeOf(header http.Header) string {
+	field := strings.Join(header["Content-Type"], ",")
+	mediaType, parameters, err := mime.ParseMediaType(field)
+	if err != nil {
+		return field
+	}
+	if spelled := mime.FormatMediaType(mediaType, parameters); spelled != "" {
+		return spelled
+	}
+	return field
+}
+
+// isJSON is for application/json and every +json type in UTF-8, the only encoding of JSON: https://www.rfc-editor.org/rfc/rfc8259#section-8.1
+func isJSON(mediaType string) bool {
+	base, parameters, err := mime.ParseMediaType(mediaType)
+	if err != nil || base != "application/json" && !strings.HasSuffix(base, "+json") {
+		return false
+	}
+	charset := parameters["charset"]
+	return charset == "" || strings.EqualFold(charset, "utf-8")
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"net/http"
+	"strings"
+
+	"net/textproto"
+)
+
+// hopByHop are the fields that end at the next hop: https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
+var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+// endToEnd is header without what ends here, its own nominations in Connection included.
+func endToEnd(header http.Header) http.Header {
+	out := header.Clone()
+	for _, line := range header["Connection"] {
+		for name := range strings.SplitSeq(line, ",") {
+			out.Del(textproto.TrimString(name))
+		}
+	}
+	for _, name := range hopByHop {
+		out.Del(name)
+	}
+	return out
+}
+
+// recorded is what of an answer's header is kept for replays: what describes the content, and what the route adds. Everything else speaks of one
+// exchange or one caller.
+func (rt *route) recorded(header http.Header) http.Header {
+	kept := http.Header{}
+	for name, values := range endToEnd(header) {
+		if rt.records(name) {
+			kept[name] = values
+		}
+	}
+	return kept
+}
+
+func (rt *route) records(name string) bool {
+	switch name {
+	case "Content-Length", "Date", "Set-Cookie", "Set-Cookie2", headerReplayed, headerStatus:
+		return false
+	case "Location", "Etag", "Link", "Vary", "Retry-After":
+		return true
+	}
+	for _, prefix := range []string{"Access-Control-", "Ratelimit", "X-Ratelimit"} {
+		if strings.HasPrefix(name, prefix) {
+			return false
+		}
+	}
+	return strings.HasPrefix(name, "Content-") || rt.recordable[name]
+}
+
+// stored reports whether an answer with this status is recorded. The others give the key back: a retry asks the app again.
+func (rt *route) stored(status int) bool {
+	if rule, ok := rt.StatusRules[status]; ok {
+		return rule == "Store"
+	}
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status >= 200 && status <= 499
+}
+
+// bodyless are the answers that have no body, whatever their header says: https://www.rfc-editor.org/rfc/rfc9110#section-6.4.1
+func bodyless(status int) bool {
+	return status == http.StatusNoContent || status == http.StatusNotModified || status >= 100 && status < 200
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/idempotency-dev/operator/internal/keystore"
+)
+
+// What a record asks of the store.
+const (
+	opComplete = "complete"
+	opRelease  = "release"
+	opUnknown  = "unknown"
+)
+
+// record is a result that the store has not taken yet.
+type record struct {
+	Op       string           `json:"op"`
+	Keyspace string           `json:"keyspace"`
+	Client   string           `json:"client"`
+	Key      string           `json:"key"`
+	Token    keystore.Token   `json:"token"`
+	Until    time.Time        `json:"until"` // the window's end: nobody asks for the result then
+	Answer   *keystore.Answer `json:"answer,omitempty"`
+}
+
+func (r *record) ownership() keystore.Ownership {
+	return keystore.Ownership{Client: r.Client, Key: r.Key, Token: r.Token}
+}
+
+// journal is a file of records, one to a line behind its checksum, oldest first. A record is on the disk when append returns. A line that a crash
+// cut short was never acknowledged and is dropped. What has been delivered stays in the file until all has, or the file is compacted:
+// delivering a record twice changes nothing, since the store compares tokens.
+type journal struct {
+	mu      sync.Mutex
+	file    *os.File
+	path    string
+	end     int64  // offset behind the last whole record
+	pending []span // undelivered records, oldest first
+	wake    chan struct{}
+}
+
+type span struct {
+	offset int64
+	length int
+}
+
+const journalName = "journal"
+
+// openJournal opens or creates the journal in dir, which no other process may use.
+func openJournal(dir string) (*journal, error) {
+	path := filepath.Join(dir, journalName)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	if err := lockFile(file); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("lock journal %s: %w", path, err)
+	}
+	j := &journal{file: file, path: path, wake: make(chan struct{}, 1)}
+	if err := j.load(); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
+	return j, nil
+}
+
+func (j *journal) load() error {
+	reader := bufio.NewReader(j.file)
+	for {
+		line, err := reader.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if _, ok := parseRecord(line); ok {
+			j.pending = append(j.pending, span{j.end, len(line)})
+		}
+		j.end += int64(len(line))
+	}
+	if err := j.file.Truncate(j.end); err != nil {
+		return err
+	}
+	j.signal()
+	return nil
+}
+
+func formatRecord(r *record) ([]byte, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(nil, "%08x %s\n", crc32.ChecksumIEEE(body), body), nil
+}
+
+func parseRecord(line []byte) (*record, bool) {
+	sum, body, ok := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(" "))
+	want, err := strconv.ParseUint(string(sum), 16, 32)
+	if !ok || err != nil || uint64(crc32.ChecksumIEEE(body)) != want {
+		return nil, false
+	}
+	r := &record{}
+	return r, json.Unmarshal(body, r) == nil
+}
+
+// append puts r on the disk.
+func (j *journal) append(r *record) error {
+	line, err := formatRecord(r)
+	if err != nil {
+		return fmt.Errorf("append to journal: %w", err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if _, err := j.file.WriteAt(line, j.end); err != nil {
+		return fmt.Errorf("append to journal: %w", err) // the next record overwrites what was written
+	}
+	if err := j.file.Sync(); err != nil {
+		return fmt.Errorf("append to journal: %w", err)
+	}
+	j.pending = append(j.pending, span{j.end, len(line)})
+	j.end += int64(len(line))
+	j.signal()
+	return nil
+}
+
+func (j *journal) signal() {
+	select {
+	case j.wake <- struct{}{}:
+	default:
+	}
+}
+
+// oldest is the oldest undelivered record; nil when there is none.
+func (j *journal) oldest() (*record, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.pending) == 0 {
+		return nil, nil
+	}
+	line := make([]byte, j.pending[0].length)
+	if _, err := j.file.ReadAt(line, j.pending[0].offset); err != nil {
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
+	r, ok := parseRecord(line)
+	if !ok {
+		return nil, errors.New("read journal: record is damaged")
+	}
+	return r, nil
+}
+
+// drop forgets the oldest record. Behind the last one the file is emptied.
+func (j *journal) drop() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.pending = j.pending[1:]
+	if len(j.pending) > 0 {
+		return j.compact()
+	}
+	j.pending, j.end = nil, 0
+	if err := j.file.Truncate(0); err != nil {
+		return fmt.Errorf("empty journal: %w", err)
+	}
+	return nil
+}
+
+// compactBytes of delivered records are cut off at once.
+const compactBytes = 16 << 20
+
+// compact cuts the delivered records off, so that a journal which is never quite empty does not grow for ever.
+func (j *journal) compact() error {
+	start := j.pending[0].offset
+	if start < compactBytes {
+		return nil
+	}
+	if err := j.rewrite(start); err != nil {
+		return fmt.Errorf("compact journal: %w", err)
+	}
+	for i := range j.pending {
+		j.pending[i].offset -= start
+	}
+	j.end -= start
+	return nil
+}
+
+// rewrite puts what begins at start into a file that takes the journal's place.
+func (j *journal) rewrite(start int64) error {
+	file, err := os.OpenFile(j.path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, io.NewSectionReader(j.file, start, j.end-start))
+	err = errors.Join(err, lockFile(file), file.Sync())
+	if err == nil {
+		err = os.Rename(file.Name(), j.path)
+	}
+	if err != nil {
+		file.Close()
+		return err
+	}
+	j.file.Close()
+	j.file = file
+	return nil
+}
+
+// size is the number of undelivered records, and of their bytes.
+func (j *journal) size() (records int, bytes int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.pending) == 0 {
+		return 0, 0
+	}
+	return len(j.pending), j.end - j.pending[0].offset
+}
+
+func (j *journal) close() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.file.Close()
+}

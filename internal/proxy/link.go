@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/idempotency-dev/operator/internal/keystore"
+)
+
+const probeInterval = 250 * time.Millisecond
+
+// link is one open store: it says that this process is alive, and knows when the store is down, so that requests do not queue up for timeouts.
+// It counts its users and closes the store behind the last one.
+type link struct {
+	store   keystore.Store
+	holder  keystore.Holder
+	lease   time.Duration
+	timeout time.Duration
+	metrics *metrics
+	log     *slog.Logger
+
+	users  atomic.Int64
+	down   atomic.Bool
+	failed chan struct{} // wakes run
+	stop   context.CancelFunc
+	done   chan struct{}
+}
+
+// newLink opens a link with one user.
+func newLink(store keystore.Store, holder keystore.Holder, limits Limits, m *metrics, log *slog.Logger) *link {
+	ctx, stop := context.WithCancel(context.Background())
+	l := &link{
+		store: store, holder: holder, lease: limits.Lease, timeout: limits.StoreTimeout, metrics: m, log: log,
+		failed: make(chan struct{}, 1), stop: stop, done: make(chan struct{}),
+	}
+	l.users.Store(1)
+	go l.run(ctx)
+	return l
+}
+
+// leave is the end of one use.
+func (l *link) leave() {
+	if l.users.Add(-1) == 0 {
+		l.stop()
+		<-l.done
+		l.store.Close()
+	}
+}
+
+// run renews the lease, and looks after a store that is down until it is up.
+func (l *link) run(ctx context.Context) {
+	defer close(l.done)
+	renew := time.NewTicker(l.lease / 3)
+	defer renew.Stop()
+	probe := time.NewTicker(probeInterval)
+	defer probe.Stop()
+	l.renew(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-renew.C:
+			l.renew(ctx)
+		case <-l.failed:
+			l.check(ctx)
+		case <-probe.C:
+			l.check(ctx)
+		}
+	}
+}
+
+// renew fails quietly but for the metric: a store that is down shows in every request.
+func (l *link) renew(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, min(l.timeout, l.lease/3))
+	defer cancel()
+	if err := l.store.KeepAlive(ctx, l.holder, l.lease); err != nil && ctx.Err() == nil {
+		l.metrics.storeErrors.WithLabelValues("keepalive").Inc()
+	}
+}
+
+func (l *link) check(ctx context.Context) {
+	if !l.down.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	if l.store.Check(ctx) == nil && l.store.KeepAlive(ctx, l.holder, l.lease) == nil {
+		l.down.Store(false)
+		l.metrics.storeUp.Set(1)
+		l.log.Info("key store is reachable again")
+	}
+}
+
+// note keeps what err says of the store.
+func (l *link) note(operation string, err error) {
+	if !errors.Is(err, keystore.ErrUnavailable) {
+		return
+	}
+	l.metrics.storeErrors.WithLabelValues(operation).Inc()
+	if l.down.CompareAndSwap(false, true) {
+		l.metrics.storeUp.Set(0)
+		l.log.Error("key store is unreachable", "operation", operation)
+		select {
+		case l.failed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// reserve asks for the right to execute. On an error doubtful says that a reservation may have been made all the same.
+// A first failure is asked again with the same token: one broken connection is no outage.
+func (l *link) reserve(ctx context.Context, r keystore.Reservation) (d keystore.Decision, doubtful bool, err error) {
+	if l.down.Load() {
+		return d, false, keystore.ErrUnavailable
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
+	defer cancel()
+	defer l.metrics.observe(l.metrics.reserve)()
+	r.Holder, r.Lease = l.holder, l.lease
+	if d, err = l.store.Reserve(ctx, r); err != nil && ctx.Err() == nil {
+		d, err = l.store.Reserve(ctx, r)
+	}
+	l.note("reserve", err)
+	return d, true, err
+}
+
+// do calls the store with a time limit, unless it is known to be down. The caller's own end does not stop it.
+func (l *link) do(ctx context.Context, operation string, call func(context.Context) error) error {
+	if l.down.Load() {
+		return keystore.ErrUnavailable
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
+	defer cancel()
+	err := call(ctx)
+	if err != nil && !errors.Is(err, keystore.ErrNotOwner) && !errors.Is(err, keystore.ErrUnavailable) {
+		err = errors.Join(keystore.ErrUnavailable, err) // what a store does not name has not been done for sure
+	}
+	l.note(operation, err)
+	return err
+}

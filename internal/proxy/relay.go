@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/idempotency-dev/operator/internal/keystore"
+)
+
+const (
+	chunkBytes = 32 << 10
+	// patience is how long the beginning of an answer without a length is held back in the hope that its end comes with it.
+	patience = 50 * time.Millisecond
+)
+
+// relay hands an answer on to the client and to the record. The client has the last of it only when the result is recorded: whoever sees the
+// end of the answer finds the record in place. An answer whose length is known and fits the record is held back whole. One without a length
+// flows, and its end is held back. One that is too large for the record or a stream flows too, and is recorded as a tombstone.
+type relay struct {
+	x        *exchange
+	response *http.Response
+	keep     bool // record the body
+	why      keystore.Tombstone
+	limit    int64
+	length   int64        // as declared; -1: unknown
+	progress func()       // puts the app's time limit off
+	stopped  func() error // why the app was stopped; nil: it was not
+	timer    *time.Timer  // of patience
+
+	mu      sync.Mutex // with the timer
+	body    []byte     // what is to be recorded and, before started, to be sent
+	total   int64
+	started bool
+	ended   bool
+	gone    bool   // the client
+	tail    []byte // held back until the result is recorded
+}
+
+func (x *exchange) relay(response *http.Response, progress func(), stopped func() error) {
+	y := &relay{
+		x: x, response: response, keep: true, limit: x.route.ResponseMaxBytes, length: response.ContentLength,
+		progress: progress, stopped: stopped,
+	}
+	if bodyless(response.StatusCode) {
+		y.length = 0
+	}
+	defer func() { x.proxy.memory.give(int64(cap(y.body))) }()
+	y.begin()
+	err := y.pump()
+	y.end(err)
+}
+
+// begin decides how the answer flows.
+func (y *relay) begin() {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	switch {
+	case isStream(y.response.Header):
+		y.overflow(keystore.Streamed)
+		y.start()
+	case y.length > y.limit:
+		y.overflow(keystore.TooLarge)
+		y.start()
+	case y.length < 0:
+		y.timer = time.AfterFunc(patience, y.impatient)
+	}
+}
+
+// impatient is the end of patience.
+func (y *relay) impatient() {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if !y.ended && !y.started {
+		y.start()
+	}
+}
+
+// overflow gives up on recording the body.
+func (y *relay) overflow(why keystore.Tombstone) { y.keep, y.why = false, why }
+
+// isStream is for media types that are sent piece by piece to whoever listens now.
+func isStream(header http.Header) bool {
+	mediaType, _, err := mime.ParseMediaType(header.Get("Content-Type"))
+	if err != nil {
+		return false
+	}
+	streams := []string{"text/event-stream", "application/x-ndjson", "application/stream+json", "application/json-seq", "multipart/x-mixed-replace"}
+	return slices.Contains(streams, mediaType) || strings.HasPrefix(mediaType, "application/grpc")
+}
+
+// pump reads the answer to its end; an error when it has none.
+func (y *relay) pump() error {
+	chunk := y.x.proxy.chunks.Get().(*[chunkBytes]byte)
+	defer y.x.proxy.chunks.Put(chunk)
+	for {
+		n, err := y.response.Body.Read(chunk[:])
+		if n > 0 {
+			y.take(chunk[:n])
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (y *relay) take(chunk []byte) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.total += int64(len(chunk))
+	if y.keep && (y.total > y.limit || !y.grow(len(chunk))) {
+		y.overflow(keystore.TooLarge)
+		if !y.started {
+			y.start()
+		}
+	}
+	if y.keep {
+		y.body = append(y.body, chunk...)
+	}
+	if !y.started {
+		return
+	}
+	if y.length >= 0 && y.total >= y.length {
+		y.tail = append(y.tail, chunk...)
+		return
+	}
+	y.write(chunk)
+}
+
+// grow makes room for n more bytes as far as the memory that all share allows.
+func (y *relay) grow(n int) bool {
+	before := cap(y.body)
+	if len(y.body)+n <= before {
+		return true
+	}
+	want := max(2*before, len(y.body)+n, int(min(y.length, y.limit)))
+	if !y.x.proxy.memory.take(int64(want - before)) {
+		return false
+	}
+	body := make([]byte, len(y.body), want)
+	copy(body, y.body)
+	y.body = body
+	return true
+}
+
+// start sends the header, and what there is of the body, before the result is recorded.
+func (y *relay) start() {
+	y.started = true
+	y.head()
+	y.write(y.body)
+}
+
+// head sends the status and header, as they are but for what ends at this hop.
+func (y *relay) head() {
+	header := y.x.w.Header()
+	for name, values := range endToEnd(y.response.Header) {
+		header[name] = values
+	}
+	header.Del(headerReplayed)
+	header.Del(headerStatus)
+	if y.length < 0 {
+		header.Del("Content-Length")
+	}
+	y.x.w.WriteHeader(y.response.StatusCode)
+}
+
+// write sends p at once. A client that is gone, or does not take it in time, is given up on; the execution goes on.
+func (y *relay) write(p []byte) {
+	if y.gone {
+		return
+	}
+	_ = y.x.control.SetWriteDeadline(y.x.proxy.now().Add(y.x.proxy.limits.ClientTimeout)) // a writer without deadlines has its own bounds
+	_, err := y.x.w.Write(p)
+	if err == nil {
+		err = y.x.control.Flush()
+	}
+	y.gone = err != nil && !errors.Is(err, http.ErrNotSupported)
+	if !y.gone {
+		y.progress() // the app is not to blame for a client that took its time
+	}
+}
+
+// end records the result and sends what was held back.
+func (y *relay) end(err error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.ended = true
+	if y.timer != nil {
+		y.timer.Stop()
+	}
+	if err != nil {
+		y.truncated()
+		return
+	}
+	y.x.conclude(y.response.StatusCode, y.answer())
+	if !y.started {
+		y.length = int64(len(y.body))
+		if len(y.response.Trailer) > 0 {
+			y.length = -1
+		} else if !bodyless(y.response.StatusCode) {
+			y.response.Header.Set("Content-Length", strconv.Itoa(len(y.body)))
+		}
+		y.start()
+	}
+	y.write(y.tail)
+	for name, values := range y.response.Trailer {
+		y.x.w.Header()[http.TrailerPrefix+name] = values
+	}
+	y.x.count("executed")
+}
+
+// truncated ends an answer that has no end: the effect may be there or not. What the client has got of it must not look whole.
+func (y *relay) truncated() {
+	y.x.settle(opUnknown, nil)
+	if !y.started && errors.Is(y.stopped(), errUpstreamTimeout) {
+		y.x.refuse(errUpstreamTimeout)
+		return
+	}
+	y.x.count(kindOf(errUpstreamFailed).outcome)
+	panic(http.ErrAbortHandler)
+}
+
+// answer is what is recorded.
+func (y *relay) answer() *keystore.Answer {
+	if !y.keep {
+		return &keystore.Answer{Tombstone: y.why, Status: y.response.StatusCode}
+	}
+	header := y.x.route.recorded(y.response.Header)
+	for name, values := range y.response.Trailer {
+		header[http.TrailerPrefix+name] = values
+	}
+	return &keystore.Answer{Status: y.response.StatusCode, Header: header, Body: y.body}
+}
+
+// conclude records an answer of the app, or gives the key back where its status asks for that.
+func (x *exchange) conclude(status int, answer *keystore.Answer) {
+	if x.route.stored(status) {
+		x.settle(opComplete, answer)
+		return
+	}
+	x.settle(opRelease, nil)
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/idempotency-dev/operator/internal/keystore"
+)
+
+// replay answers with what was recorded.
+func (x *exchange) replay(answer *keystore.Answer) {
+	if answer == nil {
+		x.refuse(errStoreUnavailable)
+		return
+	}
+	if answer.Tombstone != "" {
+		x.refuse(&refusal{err: errNotReplayable, originalStatus: answer.Status})
+		return
+	}
+	header := x.w.Header()
+	trailers := false
+	for name, values := range answer.Header {
+		header[name] = values
+		trailers = trailers || len(name) > len(http.TrailerPrefix) && name[:len(http.TrailerPrefix)] == http.TrailerPrefix
+	}
+	header.Set(headerReplayed, "true")
+	if !trailers && !bodyless(answer.Status) {
+		header.Set("Content-Length", strconv.Itoa(len(answer.Body)))
+	}
+	_ = x.control.SetWriteDeadline(x.proxy.now().Add(x.proxy.limits.ClientTimeout)) // a writer without deadlines has its own bounds
+	x.w.WriteHeader(answer.Status)
+	if !bodyless(answer.Status) {
+		_, _ = x.w.Write(answer.Body) // a client that is gone asks again
+	}
+	_ = x.control.SetWriteDeadline(time.Time{})
+	x.count("replayed")
+}

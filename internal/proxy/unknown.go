@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/idempotency-dev/operator/internal/keystore"
+)
+
+// reconcile asks the app whether the earlier execution took effect, while this request holds the reservation: 200 is the answer to replay, 404
+// says that there was no effect and never will be, and everything else leaves the outcome unknown.
+func (x *exchange) reconcile(seed [16]byte) {
+	answer, absent := x.inquire()
+	switch {
+	case absent:
+		x.execute(seed)
+	case answer != nil:
+		x.settle(opComplete, answer)
+		x.replay(answer)
+	default:
+		x.settle(opUnknown, nil)
+		x.refuse(errOutcomeUnknown)
+	}
+}
+
+// inquire sends GET reconcilePath with the key and what identifies the client.
+func (x *exchange) inquire() (answer *keystore.Answer, absent bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.route.timeout)
+	defer cancel()
+	defer context.AfterFunc(x.proxy.ending, cancel)()
+	header := http.Header{"User-Agent": nil, "Accept-Encoding": {"identity"}}
+	for _, name := range []string{x.route.KeyHeader, x.generation.identity.Header, "Authorization"} {
+		if values := x.r.Header[name]; len(values) > 0 {
+			header[name] = values
+		}
+	}
+	to := &url.URL{Scheme: x.proxy.upstream.url.Scheme, Host: x.proxy.upstream.url.Host, Path: x.route.ReconcilePath}
+	response, _, err := x.proxy.upstream.send((&http.Request{Method: http.MethodGet, URL: to, Host: x.r.Host, Header: header}).WithContext(ctx))
+	if err != nil {
+		return nil, false
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, response.StatusCode == http.StatusNotFound
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, x.route.ResponseMaxBytes+1))
+	if err != nil {
+		return nil, false
+	}
+	if int64(len(body)) > x.route.ResponseMaxBytes {
+		return &keystore.Answer{Tombstone: keystore.TooLarge, Status: response.StatusCode}, false
+	}
+	return &keystore.Answer{Status: response.StatusCode, Header: x.route.recorded(response.Header), Body: body}, false
+}

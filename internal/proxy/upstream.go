@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"sync"
+	"time"
+)
+
+const (
+	dialTimeout = 5 * time.Second
+	// An app may close a connection that was idle for a while just as a request is written to it, and nobody can tell then whether the request
+	// took effect. The shortest such time of common servers is 2 s (gunicorn), so no connection is used that was idle for longer than this.
+	upstreamIdle = time.Second
+)
+
+// upstream is the app.
+type upstream struct {
+	url       *url.URL
+	transport *http.Transport
+	shared    bool // a connection carries many requests at once
+}
+
+func newUpstream(u *url.URL, connections int) *upstream {
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &countedConn{Conn: conn}, nil
+		},
+		DisableCompression:     true, // bytes pass as they are
+		MaxIdleConns:           connections,
+		MaxIdleConnsPerHost:    connections,
+		IdleConnTimeout:        upstreamIdle,
+		TLSHandshakeTimeout:    dialTimeout,
+		ExpectContinueTimeout:  time.Second,
+		MaxResponseHeaderBytes: 1 << 20,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		ReadBufferSize:         8 << 10,
+		WriteBufferSize:        8 << 10,
+	}
+	transport.Protocols = new(http.Protocols)
+	shared := u.Scheme == "h2c"
+	if shared {
+		clone := *u
+		clone.Scheme = "http"
+		u = &clone
+		transport.Protocols.SetUnencryptedHTTP2(true)
+	} else {
+		transport.Protocols.SetHTTP1(true)
+	}
+	return &upstream{url: u, transport: transport, shared: shared}
+}
+
+// address is host and port.
+func (u *upstream) address() string {
+	if u.url.Port() != "" {
+		return u.url.Host
+	}
+	return net.JoinHostPort(u.url.Hostname(), map[string]string{"http": "80", "https": "443"}[u.url.Scheme])
+}
+
+// send sends r once. On an error untouched says that certainly no byte of it was sent.
+func (u *upstream) send(r *http.Request) (response *http.Response, untouched bool, err error) {
+	var conn *countedConn
+	got := false
+	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		got = true
+		conn = counted(info.Conn)
+		if conn != nil {
+			conn.mark()
+		}
+	}}
+	hideKey(r.Header)
+	response, err = u.transport.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
+	if err == nil {
+		return response, false, nil
+	}
+	return nil, !got || !u.shared && conn != nil && conn.seal(), err
+}
+
+// hideKey respells the names by which http.Transport knows a request that it may repeat by itself, and an app does not tell the spellings apart.
+// It would send a request without a body twice when the app closes the connection after reading it: https://go.dev/issue/19943
+func hideKey(header http.Header) {
+	for canonical, spelled := range map[string]string{"Idempotency-Key": "Idempotency-key", "X-Idempotency-Key": "X-Idempotency-key"} {
+		if values, ok := header[canonical]; ok {
+			delete(header, canonical)
+			header[spelled] = values
+		}
+	}
+}
+
+// errSealed stops a write that would make an answer untrue.
+var errSealed = errors.New("connection is sealed")
+
+// countedConn knows whether anything was written to it since a mark.
+type countedConn struct {
+	net.Conn
+	mu      sync.Mutex
+	written bool
+	sealed  bool
+}
+
+func counted(conn net.Conn) *countedConn {
+	if t, ok := conn.(*tls.Conn); ok {
+		conn = t.NetConn()
+	}
+	c, _ := conn.(*countedConn)
+	return c
+}
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sealed {
+		return 0, errSealed
+	}
+	c.written = true // even when it fails: some of it may have gone
+	return c.Conn.Write(p)
+}
+
+func (c *countedConn) mark() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.written = false
+}
+
+// seal reports whether nothing was written since the mark, and sees to it that nothing will be.
+func (c *countedConn) seal() bool {
+	// A write in progress may block for as long as the app does not read: it is a write all the same, and closing ends it.
+	defer c.Conn.Close()
+	if !c.mu.TryLock() {
+		return false
+	}
+	defer c.mu.Unlock()
+	c.sealed = true
+	return !c.written
+}

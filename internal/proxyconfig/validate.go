@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxyconfig
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/textproto"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The bounds of a document. They are the API's own, checked again because a file may be written by hand.
+const (
+	maxRoutes   = 64
+	maxKey      = 255
+	maxResponse = 64 << 20
+	minWindow   = time.Minute
+	maxWindow   = 366 * 24 * time.Hour
+	maxTimeout  = time.Hour
+	maxWait     = time.Minute
+)
+
+// Validate reports everything that is wrong with c, one line each, named by the field's path.
+func Validate(c Config) error {
+	var errs problems
+	if c.Version != Version {
+		return versionError(c.Version)
+	}
+	errs.check(c.Keyspace != "", "keyspace: is empty")
+	errs.oneOf("mode", c.Mode, "Enforce", "Audit")
+	errs.oneOf("store.type", c.Store.Type, "Postgres")
+	errs.check(c.Store.Schema != "", "store.schema: is empty")
+	errs.oneOf("store.onUnavailable", c.Store.OnUnavailable, "Reject", "PassThrough")
+	errs.client(c.Client)
+	errs.check(len(c.Routes) > 0 && len(c.Routes) <= maxRoutes, "routes: %d of them, want 1 to %d", len(c.Routes), maxRoutes)
+	names := map[string]bool{}
+	for i, r := range c.Routes {
+		at := fmt.Sprintf("routes[%d]", i)
+		errs.check(r.Name != "" && !names[r.Name], "%s.name: %q is empty or not unique", at, r.Name)
+		names[r.Name] = true
+		errs.route(at, r)
+	}
+	if len(errs) == 0 {
+		errs.overlap(c.Routes)
+	}
+	return errors.Join(errs...)
+}
+
+type problems []error
+
+func (p *problems) check(ok bool, format string, args ...any) {
+	if !ok {
+		*p = append(*p, fmt.Errorf(format, args...))
+	}
+}
+
+func (p *problems) oneOf(at, got string, allowed ...string) {
+	p.check(slices.Contains(allowed, got), "%s: %q is none of %s", at, got, strings.Join(allowed, ", "))
+}
+
+func (p *problems) between(at string, millis int64, least, most time.Duration) {
+	p.check(millis >= least.Milliseconds() && millis <= most.Milliseconds(), "%s: %d is not between %d and %d", at, millis, least.Milliseconds(), most.Milliseconds())
+}
+
+func (p *problems) client(c Client) {
+	p.oneOf("client.type", c.Type, "Header", "Authorization", "Shared")
+	if c.Type == "Header" {
+		p.header("client.header", c.Header)
+	} else {
+		p.check(c.Header == "" && len(c.TrustedCIDRs) == 0, "client: header and trustedCIDRs belong to type Header")
+	}
+	for i, cidr := range c.TrustedCIDRs {
+		_, err := netip.ParsePrefix(cidr)
+		p.check(err == nil, "client.trustedCIDRs[%d]: %q is not an address range", i, cidr)
+	}
+}
+
+func (p *problems) header(at, name string) {
+	p.check(name != "" && textproto.CanonicalMIMEHeaderKey(name) == name && validToken(name), "%s: %q is not a canonical header name", at, name)
+}
+
+// validToken is https://www.rfc-editor.org/rfc/rfc9110#section-5.6.2.
+func validToken(name string) bool {
+	return !strings.ContainsFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+	})
+}
+
+func (p *problems) route(at string, r Route) {
+	p.check(len(r.Methods) > 0, "%s.methods: is empty", at)
+	for i, method := range r.Methods {
+		p.oneOf(fmt.Sprintf("%s.methods[%d]", at, i), method, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete)
+	}
+	p.check(strings.HasPrefix(r.Path, "/"), "%s.path: %q does not begin with /", at, r.Path)
+	p.header(at+".keyHeader", r.KeyHeader)
+	p.check(r.KeyMaxLength >= 1 && r.KeyMaxLength <= maxKey, "%s.keyMaxLength: %d is not between 1 and %d", at, r.KeyMaxLength, maxKey)
+	_, err := regexp.Compile(`^(?:` + r.KeyPattern + `)$`)
+	p.check(err == nil, "%s.keyPattern: %v", at, err)
+	p.between(at+".windowMillis", r.WindowMillis, minWindow, maxWindow)
+	for i, name := range r.FingerprintHeaders {
+		p.header(fmt.Sprintf("%s.fingerprintHeaders[%d]", at, i), name)
+	}
+	for i, pointer := range r.FingerprintIgnore {
+		p.check(strings.HasPrefix(pointer, "/"), "%s.fingerprintIgnore[%d]: %q is not a JSON pointer to a field", at, i, pointer)
+	}
+	p.oneOf(at+".inFlight", r.InFlight, "Reject", "Wait")
+	p.between(at+".maxWaitMillis", r.MaxWaitMillis, 0, maxWait)
+	p.oneOf(at+".onUnknownOutcome", r.OnUnknownOutcome, "Block", "Reexecute", "Reconcile")
+	p.check((r.OnUnknownOutcome == "Reconcile") == strings.HasPrefix(r.ReconcilePath, "/"), "%s.reconcilePath: %q does not fit onUnknownOutcome %s", at, r.ReconcilePath, r.OnUnknownOutcome)
+	p.check(r.ResponseMaxBytes >= 0 && r.ResponseMaxBytes <= maxResponse, "%s.responseMaxBytes: %d is not between 0 and %d", at, r.ResponseMaxBytes, maxResponse)
+	for i, name := range r.ResponseHeaders {
+		p.header(fmt.Sprintf("%s.responseHeaders[%d]", at, i), name)
+	}
+	for status, rule := range r.StatusRules {
+		p.check(status >= 200 && status <= 599, "%s.statusRules: %d is not a final status code", at, status)
+		p.oneOf(fmt.Sprintf("%s.statusRules[%d]", at, status), rule, "Store", "Release")
+	}
+	p.between(at+".timeoutMillis", r.TimeoutMillis, time.Millisecond, maxTimeout)
+}
+
+// overlap asks http.ServeMux, which the sidecar matches with, whether it takes the patterns.
+func (p *problems) overlap(routes []Route) {
+	mux := http.NewServeMux()
+	for i, r := range routes {
+		for _, method := range r.Methods {
+			err := register(mux, method+" "+r.Path)
+			p.check(err == nil, "routes[%d].path: %v", i, err)
+		}
+	}
+}
+
+func register(mux *http.ServeMux, pattern string) (err error) {
+	defer func() {
+		// ServeMux has no other way to say that a pattern is bad or conflicts: https://pkg.go.dev/net/http#ServeMux.Handle
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("pattern %q: %v", pattern, reason)
+		}
+	}()
+	mux.Handle(pattern, http.NotFoundHandler())
+	return nil
+}
