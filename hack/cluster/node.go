@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,24 +116,38 @@ func (n *node) applyDNS(ctx context.Context, images []image) error {
 
 // awaitReady waits for what a user's first `kubectl apply` needs.
 func (n *node) awaitReady(ctx context.Context) error {
+	kubectl := func(args ...string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := n.kubectl(ctx, args...)
+			return err
+		}
+	}
 	for _, condition := range []struct {
-		what string
-		args []string
+		what  string
+		check func(context.Context) error
 	}{
-		{"the node to be ready", []string{"wait", "--for=condition=Ready", "node/" + nodeName, "--timeout=5s"}},
-		{"the default service account", []string{"-n", "default", "get", "serviceaccount", "default"}},
-		{"CoreDNS to answer", []string{"-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=5s"}},
+		{"the node to be ready", kubectl("wait", "--for=condition=Ready", "node/"+nodeName, "--timeout=5s")},
+		{"the default service account", kubectl("-n", "default", "get", "serviceaccount", "default")},
+		{"the cluster's DNS to answer", resolve},
 	} {
 		n.say.step("waiting for %s", condition.what)
-		err := n.say.await(ctx, condition.what, func(ctx context.Context) error {
-			_, err := n.kubectl(ctx, condition.args...)
-			return err
-		})
-		if err != nil {
+		if err := n.say.await(ctx, condition.what, condition.check); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// resolve asks the cluster's DNS, by its service address: after a reboot the Deployment's status is still that of the
+// last boot.
+func resolve(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(dnsAddress, "53"))
+	}}
+	_, err := resolver.LookupHost(ctx, "kubernetes.default.svc."+clusterDomain+".")
+	return err
 }
 
 func (n *node) kubectl(ctx context.Context, args ...string) (string, error) {
