@@ -61,6 +61,8 @@ const (
 	ReasonSchemaOutdated   = "SchemaOutdated"
 	ReasonPermissionDenied = "PermissionDenied"
 	ReasonClockSkew        = "ClockSkew"
+	// ReasonProbeFailed: the store answers with an error that none of the others describes; the manager's log has it.
+	ReasonProbeFailed = "ProbeFailed"
 )
 
 // Reasons for ConditionPartitionsReady being False.

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+)
+
+// Config of the operator.
+type Config struct {
+	// Namespace is the operator's own.
+	Namespace string
+	// SidecarImage is injected where a policy names no image.
+	SidecarImage string
+	// MetricsAddress serves metrics over TLS to whoever may get /metrics; "0" serves none.
+	MetricsAddress string
+	// ProbeAddress serves /healthz and /readyz.
+	ProbeAddress string
+	// WebhookPort serves the webhooks.
+	WebhookPort int
+	// LeaderElection: of several managers one reconciles. All serve webhooks.
+	LeaderElection bool
+	// LogLevel of the program.
+	LogLevel slog.Level
+}
+
+// parse reads the flags, and what of them the environment says where a flag is not given.
+func parse(args []string, env func(string) string) (Config, error) {
+	var c Config
+	flags := flag.NewFlagSet("manager", flag.ContinueOnError)
+	flags.StringVar(&c.Namespace, "namespace", env("POD_NAMESPACE"), "the operator's own namespace; default: POD_NAMESPACE")
+	flags.StringVar(&c.SidecarImage, "sidecar-image", "", "image of the sidecar where a policy names none")
+	flags.StringVar(&c.MetricsAddress, "metrics-bind-address", ":8443", "address of the metrics, served over TLS to whoever may get /metrics; 0 serves none")
+	flags.StringVar(&c.ProbeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
+	flags.IntVar(&c.WebhookPort, "webhook-port", 9443, "port of the webhooks")
+	flags.BoolVar(&c.LeaderElection, "leader-elect", false, "let one of several managers reconcile; all serve webhooks")
+	flags.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	if err := flags.Parse(args); err != nil {
+		return Config{}, err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return Config{}, fmt.Errorf("there is no command %q", flags.Arg(0))
+	case c.Namespace == "":
+		return Config{}, errors.New("the operator's own namespace is needed: set --namespace or POD_NAMESPACE")
+	case c.SidecarImage == "":
+		return Config{}, errors.New("the sidecar's image is needed: set --sidecar-image")
+	case c.WebhookPort < 1 || c.WebhookPort > 65535:
+		return Config{}, fmt.Errorf("--webhook-port %d is not a port number", c.WebhookPort)
+	}
+	return c, nil
+}

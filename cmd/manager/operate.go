@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	clientconfig "sigs.k8s.io/controller-runtime/pkg/client/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/idempotency-dev/operator/api/v1alpha1"
+	"github.com/idempotency-dev/operator/internal/certificate"
+	"github.com/idempotency-dev/operator/internal/controller"
+	podwebhook "github.com/idempotency-dev/operator/internal/webhook"
+)
+
+const (
+	// name of the operator's lease and of its webhook configurations.
+	name = "idempotency-operator"
+	// webhookService and certificateSecret are those of config/webhook.
+	webhookService    = "idempotency-operator-webhook"
+	certificateSecret = "idempotency-operator-webhook-cert"
+)
+
+// +kubebuilder:rbac:groups="",namespace=idempotency-system,resources=secrets,verbs=create
+// +kubebuilder:rbac:groups="",namespace=idempotency-system,resources=secrets,resourceNames=idempotency-operator-webhook-cert,verbs=get;list;watch;update
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=idempotency-system,resources=leases,verbs=create
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=idempotency-system,resources=leases,resourceNames=idempotency-operator,verbs=get;update
+// +kubebuilder:rbac:groups=events.k8s.io,namespace=idempotency-system,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations;validatingwebhookconfigurations,resourceNames=idempotency-operator,verbs=list;watch;update
+// +kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+
+// operate runs the operator until ctx ends.
+func operate(ctx context.Context, c Config, out io.Writer) error {
+	handler := slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.LogLevel})
+	slog.SetDefault(slog.New(handler))
+	ctrl.SetLogger(logr.FromSlogHandler(handler))
+	klog.SetSlogLogger(slog.Default())
+	slog.InfoContext(ctx, "manager starts", "version", version)
+
+	kubeconfig, err := clientconfig.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find cluster: %w", err)
+	}
+	keeper, mgr, err := newManager(kubeconfig, c)
+	if err != nil {
+		return err
+	}
+	stores, err := assemble(ctx, mgr, keeper, c)
+	if err != nil {
+		return err
+	}
+	defer stores.Close()
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run manager: %w", err)
+	}
+	return nil
+}
+
+// newManager returns a manager that serves webhooks with the keeper's certificate, but does nothing yet.
+func newManager(kubeconfig *rest.Config, c Config) (*certificate.Keeper, ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, nil, fmt.Errorf("build scheme: %w", err)
+	}
+	var keeper *certificate.Keeper
+	server := webhook.NewServer(webhook.Options{Port: c.WebhookPort, TLSOpts: []func(*tls.Config){func(t *tls.Config) {
+		t.MinVersion, t.GetCertificate = tls.VersionTLS13, keeper.GetCertificate
+	}}})
+	mgr, err := ctrl.NewManager(kubeconfig, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         cache.Options{ByObject: cached(c)},
+		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
+		LeaderElection:                c.LeaderElection,
+		LeaderElectionID:              name,
+		LeaderElectionNamespace:       c.Namespace,
+		LeaderElectionReleaseOnCancel: true, // the process ends when the manager does
+		HealthProbeBindAddress:        c.ProbeAddress,
+		WebhookServer:                 server,
+		Metrics: metricsserver.Options{
+			BindAddress: c.MetricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
+		},
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("make manager: %w", err)
+	}
+	host := webhookService + "." + c.Namespace + ".svc"
+	keeper = certificate.New(certificate.Config{
+		Secret:   types.NamespacedName{Namespace: c.Namespace, Name: certificateSecret},
+		Names:    []string{host, host + ".cluster.local"},
+		Webhooks: name,
+	}, mgr.GetClient(), clock.RealClock{})
+	return keeper, mgr, nil
+}
+
+// cached limits the cache to what controllers look at.
+func cached(c Config) map[client.Object]cache.ByObject {
+	objects := controller.CachedObjects()
+	named := func(name string) fields.Selector { return fields.OneTermEqualSelector("metadata.name", name) }
+	objects[&corev1.Secret{}] = cache.ByObject{Namespaces: map[string]cache.Config{c.Namespace: {FieldSelector: named(certificateSecret)}}}
+	objects[&admissionv1.MutatingWebhookConfiguration{}] = cache.ByObject{Field: named(name)}
+	objects[&admissionv1.ValidatingWebhookConfiguration{}] = cache.ByObject{Field: named(name)}
+	return objects
+}
+
+// assemble adds everything that the manager runs.
+func assemble(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper, c Config) (*controller.Stores, error) {
+	cluster := &corev1.Namespace{}
+	if err := mgr.GetAPIReader().Get(ctx, types.NamespacedName{Name: "kube-system"}, cluster); err != nil {
+		return nil, fmt.Errorf("get namespace kube-system, whose uid names the cluster: %w", err)
+	}
+	stores := controller.NewStores(mgr.GetAPIReader(), clock.RealClock{})
+	policies := &controller.Policies{
+		Client: mgr.GetClient(), Events: mgr.GetEventRecorder(name), Stores: stores, Clock: clock.RealClock{},
+		SidecarImage: c.SidecarImage, ClusterID: string(cluster.UID),
+	}
+	for _, add := range []func() error{
+		func() error { return policies.SetupWithManager(mgr, nil) },
+		func() error { return keeper.SetupWithManager(mgr) },
+		func() error {
+			return podwebhook.Register(mgr, podwebhook.Options{SidecarImage: c.SidecarImage, Namespace: c.Namespace})
+		},
+		func() error { return mgr.AddHealthzCheck("ping", healthz.Ping) },
+		func() error { return mgr.AddReadyzCheck("certificate", keeper.Check) },
+		func() error { return mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker()) },
+		func() error { return mgr.AddReadyzCheck("caches", cachesSynced(mgr)) },
+	} {
+		if err := add(); err != nil {
+			return nil, fmt.Errorf("set up manager: %w", err)
+		}
+	}
+	return stores, nil
+}
+
+// cachesSynced fails while a webhook could be answered from a cache that is not filled yet.
+func cachesSynced(mgr ctrl.Manager) healthz.Checker {
+	return func(req *http.Request) error {
+		ctx, cancel := context.WithTimeout(req.Context(), time.Second)
+		defer cancel()
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return errors.New("caches are being filled")
+		}
+		return nil
+	}
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/idempotency-dev/operator/api/v1alpha1"
+	"github.com/idempotency-dev/operator/internal/retention"
+)
+
+// Reports is what the maintenance of partitions last saw.
+type Reports interface {
+	// Report returns the last report on a policy's keyspace, and why the last pass could do nothing; false before the first pass.
+	Report(policy types.NamespacedName) (retention.Report, error, bool)
+}
+
+// partitions owns the condition PartitionsReady. It reads what the cleanup controller last reported; that one keeps its own time.
+func (r *Policies) partitions(p *pass) {
+	report, err, known := r.Reports.Report(client.ObjectKeyFromObject(p.policy))
+	switch {
+	case !p.usable && !known:
+		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionUnknown, v1alpha1.ReasonNotAccepted, "Partitions are made once the policy is valid and its Secrets exist.")
+	case !known:
+		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "Partitions have not been looked at yet.")
+	case errors.Is(err, retention.ErrLocked):
+		// Another manager is at it; its report, or the next pass here, will say how it went.
+		if p.condition(v1alpha1.ConditionPartitionsReady) == nil {
+			p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "Another manager maintains this keyspace right now.")
+		}
+	case errors.Is(err, retention.ErrDefaultPartition):
+		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionFalse, v1alpha1.ReasonDefaultPartitionHasRows, "The table has a default partition with rows in it: move them out and drop the default partition.")
+	case err != nil:
+		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionFalse, v1alpha1.ReasonMaintenanceFailed, maintenanceFailed(err))
+	default:
+		p.maintained(report)
+	}
+}
+
+// maintenanceFailed is a stable message without anything that a driver said.
+func maintenanceFailed(err error) string {
+	for _, cause := range []error{retention.ErrReadOnly, retention.ErrClockSkew} {
+		if errors.Is(err, cause) {
+			return "Partitions could not be looked at: " + cause.Error() + "."
+		}
+	}
+	return "Partitions could not be looked at. " + troubleOf(err).message
+}
+
+func (p *pass) maintained(report retention.Report) {
+	p.status.Partitions = partitionsStatus(report)
+	if report.Ready() {
+		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionTrue, v1alpha1.ReasonMaintained, "Partitions exist as far ahead as asked and no drop is overdue.")
+		return
+	}
+	worst := report.Problems[0]
+	message := worst.Message
+	if worst.Reason == retention.ReasonFailed {
+		message = "a step failed: the manager's log says why" // the message quotes the driver
+	}
+	if worst.Relation != "" {
+		message = worst.Relation + ": " + message
+	}
+	if more := len(report.Problems) - 1; more > 0 {
+		message = fmt.Sprintf("%s (and %d more)", message, more)
+	}
+	// Package retention uses the condition's own words.
+	p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionFalse, string(worst.Reason), message)
+}
+
+func partitionsStatus(report retention.Report) *v1alpha1.PartitionsStatus {
+	status := &v1alpha1.PartitionsStatus{Count: int32(report.Count)}
+	if report.Count > 0 {
+		status.Oldest, status.Newest = report.Oldest.UTC().Format(time.DateOnly), report.Newest.UTC().Format(time.DateOnly)
+	}
+	if !report.RunwayUntil.IsZero() {
+		until := metav1.NewTime(report.RunwayUntil.UTC())
+		status.RunwayUntil = &until
+	}
+	return status
+}

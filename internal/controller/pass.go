@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"math/rand/v2"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/idempotency-dev/operator/api/v1alpha1"
+)
+
+const (
+	// probeHealthy and probeUnhealthy are how often a store is looked at again.
+	probeHealthy   = 30 * time.Second
+	probeUnhealthy = 9 * time.Second
+	// maxMessage keeps a condition readable. The API server's own bound is 32 KiB.
+	maxMessage = 1024
+)
+
+// pass is one look at one policy. Phases read what is in it and change only its status.
+type pass struct {
+	// policy has its defaults applied.
+	policy *v1alpha1.IdempotencyPolicy
+	// siblings are all policies of the namespace, this one among them.
+	siblings []v1alpha1.IdempotencyPolicy
+	// pods of the namespace that are neither finished nor being deleted.
+	pods []corev1.Pod
+	// enabled: the namespace opts in to injection.
+	enabled bool
+
+	// status is what will be written.
+	status v1alpha1.IdempotencyPolicyStatus
+	// usable: the policy can be compiled and its Secrets are there.
+	usable bool
+	// again is when to look again; zero: when something changes.
+	again time.Duration
+}
+
+// set writes a condition.
+func (p *pass) set(condition string, status metav1.ConditionStatus, reason, message string) {
+	if len(message) > maxMessage {
+		message = message[:maxMessage-3] + "..."
+	}
+	meta.SetStatusCondition(&p.status.Conditions, metav1.Condition{
+		Type: condition, Status: status, Reason: reason, Message: message, ObservedGeneration: p.policy.Generation,
+	})
+}
+
+func (p *pass) condition(condition string) *metav1.Condition {
+	return meta.FindStatusCondition(p.status.Conditions, condition)
+}
+
+func (p *pass) accepted() bool {
+	return meta.IsStatusConditionTrue(p.status.Conditions, v1alpha1.ConditionAccepted)
+}
+
+// lookAgain asks for another pass within d, a little earlier by chance, so that policies do not all come at once.
+func (p *pass) lookAgain(d time.Duration) {
+	d -= rand.N(d / 5)
+	if p.again == 0 || d < p.again {
+		p.again = d
+	}
+}

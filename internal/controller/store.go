@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/idempotency-dev/operator/api/v1alpha1"
+	"github.com/idempotency-dev/operator/internal/keystore"
+	"github.com/idempotency-dev/operator/internal/keystore/postgres"
+	"github.com/idempotency-dev/operator/internal/policy"
+)
+
+// store owns the condition StoreHealthy, and prepares the database: schema, keyspace, and the right of the sidecar's role to use it.
+func (r *Policies) store(ctx context.Context, p *pass) error {
+	if !p.usable {
+		p.set(v1alpha1.ConditionStoreHealthy, metav1.ConditionUnknown, v1alpha1.ReasonNotAccepted, "The store is looked at once the policy is valid and its Secrets exist.")
+		return nil
+	}
+	health, err := r.prepareStore(ctx, p)
+	if errors.Is(err, keystore.ErrKeyspaceTaken) {
+		p.keyspaceTaken()
+		err = nil
+	} else if err == nil {
+		p.keyspaceOurs()
+	}
+	if health.Version != "" {
+		p.status.Store = &v1alpha1.StoreStatus{Type: "Postgres", Version: health.Version, SchemaVersion: health.SchemaVersion}
+	}
+	if err == nil {
+		p.set(v1alpha1.ConditionStoreHealthy, metav1.ConditionTrue, v1alpha1.ReasonHealthy, "The store answers and keeps what it acknowledges.")
+		p.lookAgain(probeHealthy)
+		return nil
+	}
+	var secret *SecretError
+	if errors.As(err, &secret) || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+		return fmt.Errorf("read connection strings: %w", err)
+	}
+	trouble := troubleOf(err)
+	slog.WarnContext(ctx, "store is not healthy", "namespace", p.policy.Namespace, "policy", p.policy.Name, "reason", trouble.reason, "error", err)
+	p.set(v1alpha1.ConditionStoreHealthy, metav1.ConditionFalse, trouble.reason, trouble.say(err))
+	p.lookAgain(probeUnhealthy)
+	return nil
+}
+
+func (r *Policies) prepareStore(ctx context.Context, p *pass) (keystore.Health, error) {
+	// The sidecar's connection string is checked before the operator's: it is what requests depend on.
+	dsn, err := r.Stores.DSN(ctx, p.policy.Namespace, p.policy.Spec.Store.Postgres.DSNSecretRef)
+	if err != nil {
+		return keystore.Health{}, err
+	}
+	role, err := postgres.UserOf(dsn)
+	if err != nil {
+		return keystore.Health{}, err
+	}
+	s, err := r.Stores.of(ctx, p.policy)
+	if err != nil {
+		return keystore.Health{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	health, err := s.probe(ctx, r.Clock)
+	if err != nil {
+		return health, err
+	}
+	need := preparation{keyspace: policy.Keyspace(p.policy), claim: r.claim(p.policy), role: role}
+	return health, s.prepare(ctx, need)
+}
+
+// claim is what a policy writes beside a keyspace that it alone may use. A keyspace that is named in the policy is shared on purpose.
+func (r *Policies) claim(p *v1alpha1.IdempotencyPolicy) string {
+	if p.Spec.Keyspace != "" {
+		return ""
+	}
+	return r.ClusterID + "/" + p.Namespace + "/" + p.Name
+}
+
+// trouble is what an error of the store means to a person. Its message never changes from probe to probe, and holds no part of a DSN.
+type trouble struct {
+	cause   error
+	reason  string
+	message string
+	// detailed: what the error says is stable, and says which setting, privilege or version it is.
+	detailed bool
+}
+
+func troubles() []trouble {
+	return []trouble{
+		{cause: keystore.ErrDSNInvalid, reason: v1alpha1.ReasonDSNInvalid, message: "A connection string cannot be parsed: write it as postgres://user:password@host:5432/database?sslmode=verify-full into the Secret."},
+		{cause: keystore.ErrAuthFailed, reason: v1alpha1.ReasonAuthFailed, message: "The server refuses the user or the password: correct the Secret or the role."},
+		{cause: keystore.ErrTLSFailed, reason: v1alpha1.ReasonTLSFailed, message: "TLS with the server failed: check sslmode and sslrootcert in the connection string, and the server's certificate."},
+		{cause: keystore.ErrReadOnly, reason: v1alpha1.ReasonReadOnly, message: "The server is a standby or read-only: connect to the primary."},
+		{cause: keystore.ErrNotDurable, reason: v1alpha1.ReasonNotDurable, message: "The server may lose what it has acknowledged, and a retry would then execute again", detailed: true},
+		{cause: keystore.ErrSchemaOutdated, reason: v1alpha1.ReasonSchemaOutdated, message: "Tables and functions do not fit this version of the operator", detailed: true},
+		{cause: keystore.ErrPermissionDenied, reason: v1alpha1.ReasonPermissionDenied, message: "A role lacks a privilege", detailed: true},
+		{cause: keystore.ErrClockSkew, reason: v1alpha1.ReasonClockSkew, message: "The clocks of the operator and of the server differ by more than 10 seconds: set them by NTP."},
+		{cause: keystore.ErrUnreachable, reason: v1alpha1.ReasonUnreachable, message: "The server does not answer: check its address, that it runs, and what lies between."},
+		{cause: context.DeadlineExceeded, reason: v1alpha1.ReasonUnreachable, message: "The server does not answer: check its address, that it runs, and what lies between."},
+	}
+}
+
+func troubleOf(err error) trouble {
+	for _, t := range troubles() {
+		if errors.Is(err, t.cause) {
+			return t
+		}
+	}
+	return trouble{reason: v1alpha1.ReasonProbeFailed, message: "The server gave an answer that the operator does not know: the manager's log says which."}
+}
+
+func (t trouble) say(err error) string {
+	if t.detailed {
+		return t.message + ": " + err.Error()
+	}
+	return t.message
+}

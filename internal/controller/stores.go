@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/idempotency-dev/operator/api/v1alpha1"
+	"github.com/idempotency-dev/operator/internal/keystore"
+	"github.com/idempotency-dev/operator/internal/keystore/postgres"
+	"github.com/idempotency-dev/operator/internal/policy"
+)
+
+const (
+	// probeTimeout bounds everything that one pass asks of a store.
+	probeTimeout = 10 * time.Second
+	// probeShared is how long the result of a probe serves every policy on the same store.
+	probeShared = 5 * time.Second
+)
+
+// Stores keeps one pool of administrative connections for each store, shared by all policies that use it, and follows rotated Secrets.
+// It is safe for concurrent use.
+type Stores struct {
+	secrets client.Reader
+	clock   clock.Clock
+
+	mu      sync.Mutex
+	open    map[storeID]*store
+	inUse   map[types.NamespacedName]storeID
+	closing sync.WaitGroup
+}
+
+// storeID tells stores apart without keeping a connection string in memory once more.
+type storeID struct {
+	dsn    [sha256.Size]byte
+	schema string
+}
+
+// store is one pool, with what is known about the server behind it.
+type store struct {
+	admin *postgres.Admin
+
+	mu       sync.Mutex
+	probed   time.Time
+	health   keystore.Health
+	err      error
+	prepared map[preparation]bool
+}
+
+// preparation is what a policy needs to have been done in the database, once.
+type preparation struct{ keyspace, claim, role string }
+
+// NewStores returns Stores without connections. secrets reads from the API server, by name, without a cache.
+func NewStores(secrets client.Reader, clock clock.Clock) *Stores {
+	return &Stores{secrets: secrets, clock: clock, open: map[storeID]*store{}, inUse: map[types.NamespacedName]storeID{}}
+}
+
+// SecretError says that a Secret, or a key of it, is not there.
+type SecretError struct {
+	// Reason is v1alpha1.ReasonSecretNotFound or v1alpha1.ReasonSecretKeyMissing.
+	Reason string
+	// Message names the Secret, the key and what to do.
+	Message string
+}
+
+func (e *SecretError) Error() string { return e.Message }
+
+// DSN reads the connection string that ref, in namespace, refers to. It fails with a *SecretError and with what the API server says.
+func (s *Stores) DSN(ctx context.Context, namespace string, ref v1alpha1.SecretKeyRef) (string, error) {
+	secret := &corev1.Secret{}
+	err := s.secrets.Get(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name}, secret)
+	if apierrors.IsNotFound(err) {
+		return "", &SecretError{v1alpha1.ReasonSecretNotFound, fmt.Sprintf("there is no Secret %q in this namespace: create it with the connection string under the key %q", ref.Name, ref.Key)}
+	}
+	if err != nil {
+		return "", fmt.Errorf("get secret %s: %w", ref.Name, err)
+	}
+	dsn := strings.TrimSpace(string(secret.Data[ref.Key]))
+	if dsn == "" {
+		return "", &SecretError{v1alpha1.ReasonSecretKeyMissing, fmt.Sprintf("Secret %q has no key %q, or nothing under it: put the connection string there", ref.Name, ref.Key)}
+	}
+	return dsn, nil
+}
+
+// Admin returns the administrative connections to the store of p. The caller does not close them; they may be closed under its hands when the
+// Secret changes, and then the next call returns others.
+// It fails with a *SecretError, an error that wraps keystore.ErrDSNInvalid, and with what the API server says.
+func (s *Stores) Admin(ctx context.Context, p *v1alpha1.IdempotencyPolicy) (*postgres.Admin, error) {
+	found, err := s.of(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return found.admin, nil
+}
+
+func (s *Stores) of(ctx context.Context, p *v1alpha1.IdempotencyPolicy) (*store, error) {
+	p = p.DeepCopy()
+	policy.Default(p)
+	if p.Spec.Store.Postgres == nil {
+		return nil, errors.New("policy has no PostgreSQL store")
+	}
+	dsn, err := s.DSN(ctx, p.Namespace, policy.AdminDSN(p))
+	if err != nil {
+		return nil, err
+	}
+	id := storeID{dsn: sha256.Sum256([]byte(dsn)), schema: p.Spec.Store.Postgres.Schema}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := s.open[id]
+	if found == nil {
+		admin, err := postgres.OpenAdmin(ctx, dsn, id.schema)
+		if err != nil {
+			return nil, err
+		}
+		found = &store{admin: admin, prepared: map[preparation]bool{}}
+		s.open[id] = found
+	}
+	s.use(client.ObjectKeyFromObject(p), &id)
+	return found, nil
+}
+
+// Forget says that a policy is gone.
+func (s *Stores) Forget(p types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.use(p, nil)
+}
+
+// use notes which store a policy uses, and closes the one that it was the last to use.
+func (s *Stores) use(p types.NamespacedName, id *storeID) {
+	before, had := s.inUse[p]
+	switch {
+	case id != nil:
+		s.inUse[p] = *id
+	default:
+		delete(s.inUse, p)
+	}
+	if !had || (id != nil && before == *id) {
+		return
+	}
+	for _, other := range s.inUse {
+		if other == before {
+			return
+		}
+	}
+	unused := s.open[before]
+	delete(s.open, before)
+	// Closing waits for connections that are in use.
+	s.closing.Go(unused.admin.Close)
+}
+
+// Close closes every connection, and returns when it is done.
+func (s *Stores) Close() {
+	s.mu.Lock()
+	for id, open := range s.open {
+		delete(s.open, id)
+		s.closing.Go(open.admin.Close)
+	}
+	clear(s.inUse)
+	s.mu.Unlock()
+	s.closing.Wait()
+}
+
+// probe asks the server how it is, unless somebody has just done so.
+func (s *store) probe(ctx context.Context, clock clock.Clock) (keystore.Health, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.probed.IsZero() && clock.Since(s.probed) < probeShared {
+		return s.health, s.err
+	}
+	health, err := s.ask(ctx, clock)
+	if err != nil && ctx.Err() != nil && !errors.Is(err, keystore.ErrUnreachable) {
+		return health, err
+	}
+	s.health, s.err, s.probed = health, err, clock.Now()
+	if err != nil {
+		// What comes back may be another database, restored or made anew.
+		clear(s.prepared)
+	}
+	return health, err
+}
+
+// ask probes, and brings the schema up to date first where that is what is wrong.
+func (s *store) ask(ctx context.Context, clock clock.Clock) (keystore.Health, error) {
+	health, err := s.admin.Probe(ctx, clock)
+	if !errors.Is(err, keystore.ErrSchemaOutdated) {
+		return health, err
+	}
+	if err := s.admin.Migrate(ctx); err != nil {
+		return health, err
+	}
+	return s.admin.Probe(ctx, clock)
+}
+
+// prepare does what a policy needs in the database, if that has not been done since the store was last unhealthy.
+func (s *store) prepare(ctx context.Context, need preparation) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.prepared[need] {
+		return nil
+	}
+	if err := s.admin.EnsureKeyspace(ctx, need.keyspace, need.claim); err != nil {
+		return err
+	}
+	if err := s.admin.Grant(ctx, need.role, need.keyspace); err != nil {
+		return err
+	}
+	s.prepared[need] = true
+	return nil
+}
