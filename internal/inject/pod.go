@@ -12,20 +12,21 @@ import (
 
 // Pod returns a copy of pod that carries the sidecar. pod is not changed.
 //
-// A pod that carries this sidecar already is returned as it is, whatever others did to the container since; one that carries an
-// older one, or another policy's, gets the current one in its place. The error is a *Refusal.
+// A pod that carries this sidecar already is returned as it is, whatever others did to the container since, as long as the sidecar's
+// ports still are what they would be now: another injector that came later may have taken them. A pod that carries an older sidecar,
+// or another policy's, gets the current one in its place. The error is a *Refusal.
 func Pod(s Sidecar, pod *corev1.Pod) (*corev1.Pod, error) {
 	if refusal := refusalOf(s, pod); refusal != nil {
 		return nil, refusal
 	}
 	out := pod.DeepCopy()
-	if Carries(s, out) {
-		return out, nil
-	}
 	restore(out)
 	traffic, refusal := intercept(s, out)
 	if refusal != nil {
 		return nil, refusal
+	}
+	if current, ok := TrafficOf(pod); ok && current == traffic && Carries(s, pod) {
+		return pod.DeepCopy(), nil
 	}
 	c := container(s, traffic)
 	share(out.Spec.Resources, &c.Resources)
@@ -73,9 +74,6 @@ func refusalOf(s Sidecar, pod *corev1.Pod) *Refusal {
 		return refuse(Windows, "the pod runs on Windows and the sidecar is a Linux program: label the pod %s: %s", v1alpha1.InjectionLabel, v1alpha1.InjectionDisabled)
 	}
 	if sidecarIn(pod) != nil {
-		if found := named(pod, s.Port.StrVal); Carries(s, pod) && s.Interception == v1alpha1.InterceptNamedPort && len(found) > 0 {
-			return refuse(PortAmbiguous, "container %s declares the port %s, which the sidecar took over: give that port another name", found[0].container.Name, s.Port.StrVal)
-		}
 		return nil
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {

@@ -192,6 +192,28 @@ func payments() *corev1.Pod {
 	return pod
 }
 
+// TestPortsMove: another injector that came later wants the number that the sidecar has, and one of the two could not start.
+func TestPortsMove(t *testing.T) {
+	s := inject.FromPolicy(injecttest.Policy(), injecttest.DefaultImage)
+	pod, err := inject.Pod(s, payments())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "mesh", Ports: []corev1.ContainerPort{{ContainerPort: 15600}}})
+	properties(t, s, pod)
+	moved, err := inject.Pod(s, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := inject.Traffic{Name: "http", App: 8080, Sidecar: 15601, Admin: 15602}
+	if got, ok := inject.TrafficOf(moved); !ok || got != want {
+		t.Errorf("traffic %+v, %v, want %+v", got, ok, want)
+	}
+	if got := moved.Spec.Containers[0].Ports[0].Name; got != "app-http" {
+		t.Errorf("the app's port is named %s, want app-http", got)
+	}
+}
+
 // TestPortsRunOut: the last free number is used, and then none is.
 func TestPortsRunOut(t *testing.T) {
 	s := inject.FromPolicy(injecttest.Policy(), injecttest.DefaultImage)
