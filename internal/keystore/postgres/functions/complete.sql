@@ -1,0 +1,24 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- complete is Store.Complete; false: not the owner. An entry that is unknown by its holder's end takes the answer from its owner all the same.
+CREATE OR REPLACE FUNCTION {{schema}}.{{complete}}(
+    p_client text, p_key text, p_token uuid, p_tombstone text, p_status integer, p_header bytea, p_body bytea
+) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER {{settings}} AS $$
+DECLARE
+    now_at timestamptz;
+BEGIN
+    PERFORM {{schema}}.enter();
+    PERFORM pg_advisory_xact_lock({{lock}});
+    now_at := {{schema}}.now_();
+    UPDATE {{schema}}.{{parent}} t
+    SET state = {{completed}}, tombstone = p_tombstone, status = p_status, header = p_header, body = p_body, expires_at = now_at + t.lifetime
+    WHERE t.client = p_client AND t.key = p_key AND t.token = p_token AND t.state <> {{completed}} AND {{honoured}};
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    RETURN EXISTS (
+        SELECT FROM {{schema}}.{{parent}} t
+        WHERE t.client = p_client AND t.key = p_key AND t.token = p_token AND t.state = {{completed}} AND t.expires_at > now_at
+    );
+END
+$$;

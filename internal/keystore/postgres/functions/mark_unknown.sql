@@ -1,0 +1,22 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- mark_unknown is Store.MarkUnknown; false: not the owner. The window starts anew: the effect, if any, is not older than this.
+CREATE OR REPLACE FUNCTION {{schema}}.{{mark_unknown}}(p_client text, p_key text, p_token uuid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER {{settings}} AS $$
+DECLARE
+    now_at timestamptz;
+BEGIN
+    PERFORM {{schema}}.enter();
+    PERFORM pg_advisory_xact_lock({{lock}});
+    now_at := {{schema}}.now_();
+    UPDATE {{schema}}.{{parent}} t
+    SET state = {{unknown}}, expires_at = now_at + t.lifetime
+    WHERE t.client = p_client AND t.key = p_key AND t.token = p_token AND t.state = {{reserved}} AND {{honoured}};
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    RETURN EXISTS (
+        SELECT FROM {{schema}}.{{parent}} t
+        WHERE t.client = p_client AND t.key = p_key AND t.token = p_token AND t.state = {{unknown}} AND t.expires_at > now_at
+    );
+END
+$$;

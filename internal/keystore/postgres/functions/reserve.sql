@@ -1,0 +1,81 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- reserve is Store.Reserve. p_newest: today's partition is missing; the newest one will do.
+--
+-- Order matters. The lock comes first, so that no other call on the entry is between its look and its write. The clock comes second and the look
+-- third: what is alive by an older clock and a newer look was alive. At most one row per entry exists in all partitions together, since a row
+-- that is not honoured any more goes when its successor comes.
+CREATE OR REPLACE FUNCTION {{schema}}.{{reserve}}(
+    p_client text, p_key text, p_fingerprint bytea, p_token uuid, p_holder uuid, p_lease interval, p_window interval, p_route text,
+    p_take_over boolean, p_newest boolean
+) RETURNS {{schema}}.decision
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER {{settings}} AS $$
+DECLARE
+    now_at timestamptz;
+    e      record;
+    live   boolean := false;
+    stale  boolean := false;
+    d      {{schema}}.decision;
+BEGIN
+    PERFORM {{schema}}.enter();
+    PERFORM pg_advisory_xact_lock({{lock}});
+    now_at := {{schema}}.now_();
+    FOR e IN
+        SELECT t.bucket, t.fingerprint, t.state, t.token, t.seed, t.attempts, t.reserved_at, t.expires_at, t.tombstone, t.status, t.header, t.body,
+            (SELECT h.expires_at FROM {{schema}}.holders h WHERE h.holder = t.holder) AS alive_until
+        FROM {{schema}}.{{parent}} t
+        WHERE t.client = p_client AND t.key = p_key
+    LOOP
+        live := e.expires_at > now_at OR (e.state = {{reserved}} AND coalesce(e.alive_until > now_at, false));
+        EXIT WHEN live;
+        stale := true;
+    END LOOP;
+
+    IF live AND e.fingerprint <> p_fingerprint THEN
+        d.outcome := {{Mismatch}};
+    ELSIF live AND e.state = {{completed}} THEN
+        d.outcome := {{Completed}};
+        d.tombstone := e.tombstone;
+        d.status := e.status;
+        d.header := e.header;
+        d.body := e.body;
+    ELSIF live AND e.state = {{reserved}} AND e.token = p_token THEN
+        -- The answer to this very call was lost.
+        PERFORM {{schema}}.hold(p_holder, p_lease, now_at);
+        d.outcome := CASE WHEN e.attempts = 1 THEN {{New}} ELSE {{TakenOver}} END;
+        d.seed := e.seed;
+    ELSIF live AND e.state = {{reserved}} AND e.alive_until > now_at THEN
+        d.outcome := {{InFlight}};
+        d.lease_remaining := {{schema}}.microseconds(e.alive_until - now_at);
+        d.since := {{schema}}.microseconds(now_at - e.reserved_at);
+    ELSIF live AND NOT p_take_over THEN
+        d.outcome := {{Unknown}};
+        d.since := {{schema}}.microseconds(now_at - e.reserved_at);
+    ELSIF live THEN
+        PERFORM {{schema}}.hold(p_holder, p_lease, now_at);
+        UPDATE {{schema}}.{{parent}} t
+        SET state = {{reserved}}, token = p_token, holder = p_holder, attempts = t.attempts + 1, route = p_route, reserved_at = now_at,
+            lifetime = p_window, expires_at = now_at + p_window
+        WHERE t.client = p_client AND t.key = p_key AND t.bucket = e.bucket;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'partition went away' USING ERRCODE = 'serialization_failure';
+        END IF;
+        d.outcome := {{TakenOver}};
+        d.seed := e.seed;
+    ELSE
+        IF stale THEN
+            DELETE FROM {{schema}}.{{parent}} t WHERE t.client = p_client AND t.key = p_key;
+        END IF;
+        PERFORM {{schema}}.hold(p_holder, p_lease, now_at);
+        d.outcome := {{New}};
+        d.seed := gen_random_uuid();
+        INSERT INTO {{schema}}.{{parent}}
+            (client, key, bucket, fingerprint, state, token, holder, seed, attempts, route, lifetime, reserved_at, expires_at)
+        VALUES (
+            p_client, p_key,
+            CASE WHEN p_newest THEN {{schema}}.bucket_for('{{schema}}.{{parent}}', now_at) ELSE date_trunc('day', now_at, 'UTC') END,
+            p_fingerprint, {{reserved}}, p_token, p_holder, d.seed, 1, p_route, p_window, now_at, now_at + p_window
+        );
+    END IF;
+    RETURN d;
+END
+$$;
