@@ -47,8 +47,9 @@ func unfitForRequest(name string) string {
 	return ""
 }
 
-// unfitForReplay says why a response header must never be recorded: it speaks of one exchange or one caller, not of the effect.
-func unfitForReplay(name string) string {
+// UnfitForReplay says why a response header, given its canonical name, must never be recorded: it speaks of one exchange or one caller, not of the
+// effect. Empty: it may be.
+func UnfitForReplay(name string) string {
 	switch name {
 	case "Set-Cookie", "Set-Cookie2":
 		return "a replay would hand out somebody's session: remove it"

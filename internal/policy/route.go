@@ -179,7 +179,7 @@ func validateResponses(at *field.Path, responses v1alpha1.Responses) field.Error
 		errs = append(errs, field.Invalid(at.Child("maxBytes"), responses.MaxBytes.String(), "write a size from 0 to 64Mi"))
 	}
 	for i, name := range responses.Headers {
-		errs = append(errs, validateHeader(at.Child("headers").Index(i), name, unfitForReplay)...)
+		errs = append(errs, validateHeader(at.Child("headers").Index(i), name, UnfitForReplay)...)
 	}
 	for _, code := range slices.Sorted(maps.Keys(responses.Statuses)) {
 		if status, err := strconv.Atoi(code); err != nil || len(code) != 3 || status < 200 || status > 599 {

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/idempotency-dev/operator/internal/localpg/pgtest"
+	"github.com/idempotency-dev/operator/internal/proxyconfig"
+)
+
+// TestLocalDemo is what `make try` runs, with its own PostgreSQL server.
+func TestLocalDemo(t *testing.T) {
+	got := execute(t, "", "local", "-f", samplePath, "--demo")
+	if got.failure != nil {
+		t.Fatalf("%v\n%s\n%s", got.failure, got.err, got.out)
+	}
+	if !strings.Contains(got.out, "Every promise held: 5 executions, none of them twice.") || strings.Contains(got.out, "NO: ") {
+		t.Errorf("output:\n%s", got.out)
+	}
+	if !strings.Contains(got.err, "starting a private PostgreSQL server") || !strings.Contains(got.err, "8 daily partitions") {
+		t.Errorf("progress:\n%s", got.err)
+	}
+}
+
+// TestLocalDemoInAKeptDatabase runs twice in one database: what the first run left there must not answer for the second.
+func TestLocalDemoInAKeptDatabase(t *testing.T) {
+	dsn := writeFile(t, pgtest.NewDatabase(t))
+	for range 2 {
+		got := execute(t, "", "local", "-f", samplePath, "--demo", "--dsn-file", dsn)
+		if got.failure != nil {
+			t.Fatalf("%v\n%s\n%s", got.failure, got.err, got.out)
+		}
+		if strings.Contains(got.err, "private PostgreSQL") {
+			t.Errorf("it started a server of its own:\n%s", got.err)
+		}
+	}
+}
+
+// TestLocalServes runs until it is told to end, in front of an app of the user's.
+func TestLocalServes(t *testing.T) {
+	executions := 0 // one request at a time
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		executions++
+		w.WriteHeader(http.StatusAccepted)
+	}))
+	defer app.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	messages, writer := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		args := []string{"local", "-f", samplePath, "--upstream", app.URL, "--listen", "127.0.0.1:0", "--dsn", pgtest.NewDatabase(t)}
+		ended <- run(ctx, args, os.Getenv, streams{in: strings.NewReader(""), out: io.Discard, err: writer})
+		_ = writer.Close()
+	}()
+	url := ""
+	lines := bufio.NewScanner(messages)
+	for url == "" && lines.Scan() {
+		if words := strings.Fields(lines.Text()); len(words) > 3 && words[0] == "serving" {
+			url = words[3]
+		}
+	}
+	go func() { _, _ = io.Copy(io.Discard, messages) }()
+	if url == "" {
+		t.Fatalf("it ended: %v", <-ended)
+	}
+	for i, replayed := range []string{"", "true"} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/payments", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header = http.Header{"X-Client-Id": {"alice"}, "Idempotency-Key": {"k"}}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response.StatusCode != http.StatusAccepted || response.Header.Get("Idempotent-Replayed") != replayed {
+			t.Errorf("request %d: %d %v", i, response.StatusCode, response.Header)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	if executions != 1 {
+		t.Errorf("the app executed %d times, want once", executions)
+	}
+}
+
+func TestLocalRefuses(t *testing.T) {
+	shared := strings.NewReplacer("header: X-Client-Id", "shared: {}")
+	sample, err := os.ReadFile(samplePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unfit := writeFile(t, shared.Replace(string(sample)))
+	dsn := pgtest.NewDatabase(t)
+	tests := []struct {
+		reason string
+		args   []string
+		says   string
+	}{
+		{"a demo in front of somebody's app", []string{"-f", samplePath, "--demo", "--upstream", "http://127.0.0.1:1"}, "demo upstream"},
+		{"two databases", []string{"-f", samplePath, "--dsn", "a", "--dsn-file", "b"}, "dsn dsn-file"},
+		{"an upstream that is no URL", []string{"-f", samplePath, "--dsn", dsn, "--upstream", "127.0.0.1:3000"}, "is not a URL"},
+		{"an upstream with a path", []string{"-f", samplePath, "--dsn", dsn, "--upstream", "http://127.0.0.1:3000/api"}, "is not a URL"},
+		{"an address that is none", []string{"-f", samplePath, "--dsn", dsn, "--listen", "127.0.0.1:x"}, "listen on 127.0.0.1:x"},
+		{"a demo that cannot be", []string{"-f", unfit, "--dsn", dsn, "--demo"}, "the demo sends payments"},
+		{"no database there", []string{"-f", samplePath, "--dsn", "postgres://hunter2:hunter2@127.0.0.1:1/hunter2"}, "unreachable"},
+		{"no connection string", []string{"-f", samplePath, "--dsn", "postgres://hunter2:hunter2@[hunter2"}, "not valid"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.reason, func(t *testing.T) {
+			got := execute(t, "", append([]string{"local"}, tt.args...)...)
+			if !strings.Contains(got.message(), tt.says) {
+				t.Errorf("error is %v, want one that says %q", got.failure, tt.says)
+			}
+			if strings.Contains(got.message()+got.err+got.out, "hunter2") {
+				t.Errorf("it shows a part of the connection string: %v %s", got.failure, got.err)
+			}
+		})
+	}
+}
+
+func TestExample(t *testing.T) {
+	tests := []struct {
+		reason string
+		client proxyconfig.Client
+		says   string
+	}{
+		{"a header", proxyconfig.Client{Type: "Header", Header: "X-Client-Id"}, "-H 'X-Client-Id: alice'"},
+		{"authorization", proxyconfig.Client{Type: "Authorization"}, "-H 'Authorization: Bearer alice'"},
+		{"shared", proxyconfig.Client{Type: "Shared"}, "curl -i -X POST 'http://h:1/payments' -H 'Idempotency-Key: first-try'"},
+	}
+	for _, tt := range tests {
+		config := sampleConfig(t, func(c *proxyconfig.Config) { c.Client = tt.client })
+		if got := example(config, "http://h:1"); !strings.Contains(got, tt.says) {
+			t.Errorf("%s: %s does not hold %s", tt.reason, got, tt.says)
+		}
+	}
+}
