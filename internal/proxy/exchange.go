@@ -21,6 +21,8 @@ type exchange struct {
 	key    string
 	body   *spooled
 	token  keystore.Token
+	// settled: the store, or the journal, has been told how the execution ended.
+	settled bool
 }
 
 // enforce is the chain. Everything before the reservation costs nothing that has to be undone.
@@ -55,10 +57,9 @@ func (x *exchange) enforce() {
 // proceed does what the store's decision asks for.
 func (x *exchange) proceed(d keystore.Decision) {
 	switch d.Outcome {
-	case keystore.New:
-		x.execute(d.Seed)
-	case keystore.TakenOver:
-		if x.route.OnUnknownOutcome == "Reconcile" {
+	case keystore.New, keystore.TakenOver:
+		defer x.safeguard()
+		if d.Outcome == keystore.TakenOver && x.route.OnUnknownOutcome == "Reconcile" {
 			x.reconcile(d.Seed)
 			return
 		}
@@ -106,7 +107,9 @@ func (x *exchange) takeBody() (err error) {
 	if x.r.ContentLength != 0 {
 		x.r.Body = &impatient{ReadCloser: x.r.Body, control: x.control, timeout: x.proxy.limits.ClientTimeout, now: x.proxy.now}
 	}
-	x.body, err = x.proxy.spool.take(x.r)
+	if x.body, err = x.proxy.spool.take(x.r); err != nil {
+		x.body.close()
+	}
 	return err
 }
 
@@ -123,8 +126,16 @@ func (x *exchange) count(outcome string) {
 	x.proxy.count(x.route.Name, x.generation, outcome)
 }
 
+// safeguard ends a reservation whose handling ended in a way that nobody thought of: its outcome is unknown.
+func (x *exchange) safeguard() {
+	if !x.settled {
+		x.settle(opUnknown, nil)
+	}
+}
+
 // settle tells the store, or the journal, how the execution ended.
 func (x *exchange) settle(op string, answer *keystore.Answer) {
+	x.settled = true
 	x.proxy.settler.settle(x.r.Context(), x.generation.link, x.record(op, answer))
 }
 

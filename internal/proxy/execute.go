@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -17,6 +18,12 @@ var errEnding = errors.New("proxy is ending")
 
 // execute sends the request to the app, once, and hands the answer on. Neither a client that goes away nor one that is slow stops it.
 func (x *exchange) execute(seed [16]byte) {
+	if !x.generation.link.alive() {
+		// This process was stopped for so long that the reservation may be another's by now.
+		x.settle(opRelease, nil)
+		x.refuse(errStoreUnavailable)
+		return
+	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(x.r.Context()))
 	defer cancel(nil)
 	defer context.AfterFunc(x.proxy.ending, func() { cancel(errEnding) })()
@@ -61,6 +68,9 @@ func (x *exchange) outgoing(ctx context.Context, seed [16]byte) *http.Request {
 	header.Del("Expect") // the body is here already
 	header[headerReservation] = []string{x.token.String()}
 	header[headerSeed] = []string{formatUUID(seed)}
+	if strings.EqualFold(x.r.Header.Get("Te"), "trailers") {
+		header.Set("Te", "trailers") // gRPC servers insist on it, and trailers do pass
+	}
 	addForwarded(header, x.r)
 	if _, ok := header["User-Agent"]; !ok {
 		header["User-Agent"] = nil // else net/http sends its own
@@ -71,7 +81,7 @@ func (x *exchange) outgoing(ctx context.Context, seed [16]byte) *http.Request {
 	}).WithContext(ctx)
 }
 
-// addForwarded appends the peer to X-Forwarded-For, and says what the client asked for unless an earlier hop has.
+// addForwarded appends the peer to X-Forwarded-For. Everything else that such fields say, the app still sees in the request itself.
 func addForwarded(header http.Header, in *http.Request) {
 	peer, _, err := net.SplitHostPort(in.RemoteAddr)
 	if err == nil {
@@ -79,12 +89,6 @@ func addForwarded(header http.Header, in *http.Request) {
 			peer = value + ", " + peer
 		}
 		header.Set("X-Forwarded-For", peer)
-	}
-	if header.Get("X-Forwarded-Host") == "" {
-		header.Set("X-Forwarded-Host", in.Host)
-	}
-	if header.Get("X-Forwarded-Proto") == "" {
-		header.Set("X-Forwarded-Proto", "http")
 	}
 }
 

@@ -42,7 +42,7 @@ func (rt *route) records(name string) bool {
 	switch name {
 	case "Content-Length", "Date", "Set-Cookie", "Set-Cookie2", headerReplayed, headerStatus:
 		return false
-	case "Location", "Etag", "Link", "Vary", "Retry-After":
+	case "Location", "Etag", "Link", "Vary", "Retry-After", "Grpc-Status", "Grpc-Message":
 		return true
 	}
 	for _, prefix := range []string{"Access-Control-", "Ratelimit", "X-Ratelimit"} {

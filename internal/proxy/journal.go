@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/idempotency-dev/operator/internal/keystore"
@@ -48,8 +49,9 @@ type journal struct {
 	mu      sync.Mutex
 	file    *os.File
 	path    string
-	end     int64  // offset behind the last whole record
-	pending []span // undelivered records, oldest first
+	end     int64        // offset behind the last whole record
+	pending []span       // undelivered records, oldest first
+	waiting atomic.Int64 // bytes from the oldest undelivered record on
 	wake    chan struct{}
 }
 
@@ -97,6 +99,7 @@ func (j *journal) load() error {
 	if err := j.file.Truncate(j.end); err != nil {
 		return err
 	}
+	j.measure()
 	j.signal()
 	return nil
 }
@@ -135,8 +138,17 @@ func (j *journal) append(r *record) error {
 	}
 	j.pending = append(j.pending, span{j.end, len(line)})
 	j.end += int64(len(line))
+	j.measure()
 	j.signal()
 	return nil
+}
+
+func (j *journal) measure() {
+	if len(j.pending) == 0 {
+		j.waiting.Store(0)
+		return
+	}
+	j.waiting.Store(j.end - j.pending[0].offset)
 }
 
 func (j *journal) signal() {
@@ -169,6 +181,7 @@ func (j *journal) drop() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.pending = j.pending[1:]
+	defer j.measure()
 	if len(j.pending) > 0 {
 		return j.compact()
 	}
@@ -222,10 +235,7 @@ func (j *journal) rewrite(start int64) error {
 func (j *journal) size() (records int, bytes int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.pending) == 0 {
-		return 0, 0
-	}
-	return len(j.pending), j.end - j.pending[0].offset
+	return len(j.pending), j.waiting.Load()
 }
 
 func (j *journal) close() {

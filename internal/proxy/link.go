@@ -24,18 +24,21 @@ type link struct {
 	metrics *metrics
 	log     *slog.Logger
 
-	users  atomic.Int64
-	down   atomic.Bool
-	failed chan struct{} // wakes run
-	stop   context.CancelFunc
-	done   chan struct{}
+	now func() time.Time
+
+	renewed atomic.Pointer[time.Time] // the lease runs at least from then on
+	users   atomic.Int64
+	down    atomic.Bool
+	failed  chan struct{} // wakes run
+	stop    context.CancelFunc
+	done    chan struct{}
 }
 
 // newLink opens a link with one user.
-func newLink(store keystore.Store, holder keystore.Holder, limits Limits, m *metrics, log *slog.Logger) *link {
+func newLink(store keystore.Store, holder keystore.Holder, limits Limits, m *metrics, log *slog.Logger, now func() time.Time) *link {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &link{
-		store: store, holder: holder, lease: limits.Lease, timeout: limits.StoreTimeout, metrics: m, log: log,
+		store: store, holder: holder, lease: limits.Lease, timeout: limits.StoreTimeout, metrics: m, log: log, now: now,
 		failed: make(chan struct{}, 1), stop: stop, done: make(chan struct{}),
 	}
 	l.users.Store(1)
@@ -78,9 +81,24 @@ func (l *link) run(ctx context.Context) {
 func (l *link) renew(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(l.timeout, l.lease/3))
 	defer cancel()
-	if err := l.store.KeepAlive(ctx, l.holder, l.lease); err != nil && ctx.Err() == nil {
+	if err := l.keepAlive(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		l.metrics.storeErrors.WithLabelValues("keepalive").Inc()
 	}
+}
+
+func (l *link) keepAlive(ctx context.Context) error {
+	start := l.now()
+	err := l.store.KeepAlive(ctx, l.holder, l.lease)
+	if err == nil {
+		l.renewed.Store(&start)
+	}
+	return err
+}
+
+// alive reports whether the store certainly still counts this process as alive.
+func (l *link) alive() bool {
+	renewed := l.renewed.Load()
+	return renewed != nil && l.now().Sub(*renewed) < l.lease
 }
 
 func (l *link) check(ctx context.Context) {
@@ -89,7 +107,7 @@ func (l *link) check(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	if l.store.Check(ctx) == nil && l.store.KeepAlive(ctx, l.holder, l.lease) == nil {
+	if l.store.Check(ctx) == nil && l.keepAlive(ctx) == nil {
 		l.down.Store(false)
 		l.metrics.storeUp.Set(1)
 		l.log.Info("key store is reachable again")
@@ -122,10 +140,14 @@ func (l *link) reserve(ctx context.Context, r keystore.Reservation) (d keystore.
 	defer cancel()
 	defer l.metrics.observe(l.metrics.reserve)()
 	r.Holder, r.Lease = l.holder, l.lease
+	start, lapsed := l.now(), !l.alive()
 	if d, err = l.store.Reserve(ctx, r); err != nil && ctx.Err() == nil {
 		d, err = l.store.Reserve(ctx, r)
 	}
 	l.note("reserve", err)
+	if err == nil && lapsed {
+		l.renewed.Store(&start)
+	}
 	return d, true, err
 }
 

@@ -25,10 +25,11 @@ func newForward(p *Proxy) *httputil.ReverseProxy {
 			addForwarded(out.Header, pr.In)
 			hideKey(out.Header)
 		},
-		Transport:     p.upstream.transport,
-		FlushInterval: -1,
-		BufferPool:    pool{p},
-		ErrorLog:      quietLog(p.log),
+		Transport:      p.upstream.transport,
+		ModifyResponse: watchResponse,
+		FlushInterval:  -1,
+		BufferPool:     pool{p},
+		ErrorLog:       quietLog(p.log),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
 			w.WriteHeader(http.StatusBadGateway)
 		},

@@ -108,7 +108,7 @@ func (p *Proxy) Load(config proxyconfig.Config, store keystore.Store) {
 	old := p.current.Load()
 	var l *link
 	if store != nil {
-		l = newLink(store, p.holder, p.limits, p.metrics, p.log)
+		l = newLink(store, p.holder, p.limits, p.metrics, p.log, p.now)
 	} else {
 		l = old.link
 		l.users.Add(1)
@@ -145,7 +145,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Header.Del(headerReservation)
 	r.Header.Del(headerSeed)
 	g.identity.strip(r)
-	if r.URL.Path == wellKnownPath {
+	if r.URL.Path == wellKnownPath && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		g.serveWellKnown(w, r)
 		return
 	}

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -94,7 +93,7 @@ func isStream(header http.Header) bool {
 		return false
 	}
 	streams := []string{"text/event-stream", "application/x-ndjson", "application/stream+json", "application/json-seq", "multipart/x-mixed-replace"}
-	return slices.Contains(streams, mediaType) || strings.HasPrefix(mediaType, "application/grpc")
+	return slices.Contains(streams, mediaType)
 }
 
 // pump reads the answer to its end; an error when it has none.
@@ -203,7 +202,7 @@ func (y *relay) end(err error) {
 		y.truncated()
 		return
 	}
-	y.x.conclude(y.response.StatusCode, y.answer())
+	y.x.conclude(y.response, y.answer())
 	if !y.started {
 		y.length = int64(len(y.body))
 		if len(y.response.Trailer) > 0 {
@@ -236,18 +235,34 @@ func (y *relay) answer() *keystore.Answer {
 	if !y.keep {
 		return &keystore.Answer{Tombstone: y.why, Status: y.response.StatusCode}
 	}
-	header := y.x.route.recorded(y.response.Header)
-	for name, values := range y.response.Trailer {
+	return y.x.route.answer(y.response, y.body)
+}
+
+// answer is the record of a response whose body has been read.
+func (rt *route) answer(response *http.Response, body []byte) *keystore.Answer {
+	header := rt.recorded(response.Header)
+	for name, values := range response.Trailer {
 		header[http.TrailerPrefix+name] = values
 	}
-	return &keystore.Answer{Status: y.response.StatusCode, Header: header, Body: y.body}
+	return &keystore.Answer{Status: response.StatusCode, Header: header, Body: body}
 }
 
 // conclude records an answer of the app, or gives the key back where its status asks for that.
-func (x *exchange) conclude(status int, answer *keystore.Answer) {
-	if x.route.stored(status) {
+func (x *exchange) conclude(response *http.Response, answer *keystore.Answer) {
+	if x.route.stored(response.StatusCode) && !grpcFailed(response) {
 		x.settle(opComplete, answer)
 		return
 	}
 	x.settle(opRelease, nil)
+}
+
+// grpcFailed is for an error in gRPC's own status, which comes behind the body or, without one, in the header:
+// https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md#responses
+func grpcFailed(response *http.Response) bool {
+	for _, fields := range []http.Header{response.Header, response.Trailer} {
+		if status := fields.Get("Grpc-Status"); status != "" && status != "0" {
+			return true
+		}
+	}
+	return false
 }

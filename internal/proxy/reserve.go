@@ -17,16 +17,7 @@ const (
 
 // reserve asks the store, and waits for a request in flight where the route says so.
 func (x *exchange) reserve() (keystore.Decision, error) {
-	x.token = keystore.NewToken()
-	reservation := keystore.Reservation{
-		Client:      x.client,
-		Key:         x.key,
-		Fingerprint: x.route.fingerprint(x.r, x.body),
-		Token:       x.token,
-		Window:      x.route.window,
-		Route:       x.route.Name,
-		TakeOver:    x.route.OnUnknownOutcome != "Block",
-	}
+	reservation := x.reservation()
 	d, err := x.ask(reservation)
 	if err != nil || d.Outcome != keystore.InFlight || x.route.InFlight != "Wait" || !x.proxy.waiters.take(1) {
 		return d, err
@@ -35,6 +26,20 @@ func (x *exchange) reserve() (keystore.Decision, error) {
 	x.proxy.metrics.waiting.Inc()
 	defer x.proxy.metrics.waiting.Dec()
 	return x.wait(reservation, d)
+}
+
+// reservation is the question to the store.
+func (x *exchange) reservation() keystore.Reservation {
+	x.token = keystore.NewToken()
+	return keystore.Reservation{
+		Client:      x.client,
+		Key:         x.key,
+		Fingerprint: x.route.fingerprint(x.r, x.body),
+		Token:       x.token,
+		Window:      x.route.window,
+		Route:       x.route.Name,
+		TakeOver:    x.route.OnUnknownOutcome != "Block",
+	}
 }
 
 // wait asks again, less and less often, until the request in flight has ended, the time is over or the client is gone. It holds no connection

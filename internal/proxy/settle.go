@@ -27,8 +27,7 @@ type settler struct {
 
 // full reports whether results have piled up so far that no more may come to be.
 func (s *settler) full() bool {
-	_, bytes := s.journal.size()
-	return bytes >= s.limit
+	return s.journal.waiting.Load() >= s.limit
 }
 
 // settle brings r to l's store, or to the journal. When both fail the reservation stays, and is UNKNOWN once this process has ended:

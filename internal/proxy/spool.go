@@ -15,11 +15,12 @@ import (
 
 // spooled is a request's whole body, in memory or, its larger part, in a file that has no name any more.
 type spooled struct {
-	memory []byte
-	file   *os.File
-	filed  int64 // bytes in file
-	digest [sha256.Size]byte
-	spool  *spool
+	memory  []byte
+	file    *os.File
+	filed   int64  // bytes in file
+	refused []byte // what was read and had no room
+	digest  [sha256.Size]byte
+	spool   *spool
 }
 
 // spool takes bodies in, within bounds that all requests share.
@@ -32,17 +33,13 @@ type spool struct {
 }
 
 // take reads the whole of r's body and its hash: errBodyTooLarge over the limit, errOverloaded when the shared bounds are reached,
-// errBodyTimeout or errBodyIncomplete when the client does not send it.
+// errBodyTimeout or errBodyIncomplete when the client does not send it. Then the body holds what was read, and is closed unless it is wanted.
 func (s *spool) take(r *http.Request) (*spooled, error) {
-	if r.ContentLength > s.bodyBytes {
-		return nil, fmt.Errorf("%w: at most %d bytes", errBodyTooLarge, s.bodyBytes)
-	}
 	body := &spooled{spool: s}
-	if err := body.read(r.Body); err != nil {
-		body.close()
-		return nil, err
+	if r.ContentLength > s.bodyBytes {
+		return body, body.tooLarge()
 	}
-	return body, nil
+	return body, body.read(r.Body)
 }
 
 func (b *spooled) read(from io.Reader) error {
@@ -53,6 +50,7 @@ func (b *spooled) read(from io.Reader) error {
 		if n > 0 {
 			_, _ = hash.Write(chunk[:n])
 			if err := b.keep(chunk[:n]); err != nil {
+				b.refused = chunk[:n]
 				return err
 			}
 		}
@@ -79,13 +77,17 @@ func (b *spooled) size() int64 { return int64(len(b.memory)) + b.filed }
 func (b *spooled) keep(chunk []byte) error {
 	size := b.size() + int64(len(chunk))
 	if size > b.spool.bodyBytes {
-		return fmt.Errorf("%w: at most %d bytes", errBodyTooLarge, b.spool.bodyBytes)
+		return b.tooLarge()
 	}
 	if b.file == nil && size <= b.spool.memoryBytes && b.spool.memory.take(int64(len(chunk))) {
 		b.memory = append(b.memory, chunk...)
 		return nil
 	}
 	return b.spill(chunk)
+}
+
+func (b *spooled) tooLarge() error {
+	return fmt.Errorf("%w: at most %d bytes", errBodyTooLarge, b.spool.bodyBytes)
 }
 
 func (b *spooled) spill(chunk []byte) error {
@@ -130,6 +132,22 @@ func (b *spooled) reader() io.ReadCloser {
 		return io.NopCloser(bytes.NewReader(b.memory))
 	}
 	return io.NopCloser(io.MultiReader(bytes.NewReader(b.memory), io.NewSectionReader(b.file, 0, b.filed)))
+}
+
+// withRest reads what was taken, then what was not. Closing it closes both.
+func (b *spooled) withRest(rest io.ReadCloser) io.ReadCloser {
+	return &resumed{io.MultiReader(b.reader(), bytes.NewReader(b.refused), rest), b, rest}
+}
+
+type resumed struct {
+	io.Reader
+	taken *spooled
+	rest  io.Closer
+}
+
+func (r *resumed) Close() error {
+	r.taken.close()
+	return r.rest.Close()
 }
 
 // close gives back what the body took. A reader that is still in use, of a request that was answered before it was read, fails.
