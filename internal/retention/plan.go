@@ -151,13 +151,22 @@ func (p Partition) honoured(now time.Time) bool {
 	return now.Before(p.To.Add(SealAfter)) || now.Before(p.HonouredUntil)
 }
 
-// retire moves partitions whose day is over along their lives, oldest first and at most limit of them.
+// maxSeals caps how many partitions one plan seals: each is read once from end to end.
+const maxSeals = 50
+
+// retire moves partitions whose day is over along their lives, oldest first, and drops at most limit of them.
 func (plan *Plan) retire(state State, partitions []Partition, limit int) {
 	seals, drops := 0, 0
 	for _, p := range partitions {
-		if p.Link == Detached || p.Link == PendingDetach {
+		switch p.Link {
+		case PendingDetach:
+			limit = 0 // one parent has one pending detach at a time: finalize it first
+		case Detached:
 			drops++
+		case Attached:
 		}
+	}
+	for _, p := range partitions {
 		if p.Link != Attached || !p.ours() || p.honoured(state.Now) {
 			continue
 		}
@@ -172,7 +181,7 @@ func (plan *Plan) retire(state State, partitions []Partition, limit int) {
 			plan.add(Retire, p, reason)
 			plan.add(Detach, p, reason)
 			plan.add(Drop, p, reason)
-		case (p.Phase == Open || p.HonouredUntil.IsZero()) && seals < limit:
+		case (p.Phase == Open || p.HonouredUntil.IsZero()) && seals < maxSeals:
 			seals++
 			plan.add(Seal, p, "its day is over")
 		}

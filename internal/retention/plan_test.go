@@ -81,6 +81,8 @@ func TestMakePlan(t *testing.T) {
 			want: []string{"detach k_p20280228", "drop k_p20280228"}, reason: "resumed after a crash"},
 		{name: "detach interrupted", now: at(3, 5), partitions: append(days(3, 3), part(0, retiring(at(3, 5)), linked(PendingDetach))),
 			want: []string{"finalize k_p20280228", "drop k_p20280228"}, reason: "resumed after a crash"},
+		{name: "detach interrupted, another one due", now: at(3, 5), partitions: append(days(3, 3), part(0, sealed(at(3, 5))), part(1, retiring(at(3, 5)), linked(PendingDetach))),
+			want: []string{"finalize k_p20280229", "drop k_p20280229"}, reason: "one parent has one pending detach at a time"},
 		{name: "somebody else's detach interrupted", now: at(3, 5), partitions: append(days(3, 3), part(0, linked(PendingDetach))),
 			want: []string{"finalize k_p20280228"}, reason: "it blocks every other detach, but it is not ours to drop"},
 		{name: "detached, not dropped", now: at(3, 5), partitions: append(days(3, 3), part(0, retiring(at(3, 5)), linked(Detached))),

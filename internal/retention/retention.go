@@ -156,7 +156,7 @@ type Effect struct {
 type Settings struct {
 	// CreateAhead is how many daily partitions exist beyond today's.
 	CreateAhead int
-	// MaxDrops caps how many partitions one pass drops, and how many each plan seals. Zero: 50; negative: none.
+	// MaxDrops caps how many partitions one pass drops. Zero: 50; negative: none.
 	MaxDrops int
 	// Attempts caps how often a step is tried that fails with ErrLockTimeout. Zero: 5.
 	Attempts int

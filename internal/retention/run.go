@@ -83,11 +83,12 @@ func (p *pass) round(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	progress := false
+	progress, pending := false, false
 	stopped := map[string]bool{}
 	for _, step := range plan.Steps {
 		relation := step.Partition.Relation
-		if _, failed := p.failed[relation]; failed || stopped[relation] {
+		if _, failed := p.failed[relation]; failed || stopped[relation] || pending && (step.Action == Retire || step.Action == Detach) {
+			stopped[relation] = true
 			continue
 		}
 		effect, err := p.attempt(ctx, step)
@@ -98,6 +99,7 @@ func (p *pass) round(ctx context.Context) (bool, error) {
 			stopped[relation] = true // the next round sees what it has become
 		case err != nil:
 			p.failed[relation] = problemOf(step, err)
+			pending = pending || step.Action == Detach // a parent has one pending detach at a time
 		default:
 			progress = true
 			p.note(step, effect)
