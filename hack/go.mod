@@ -4,6 +4,7 @@ module github.com/idempotency-dev/operator/hack
 go 1.26.0
 
 require (
+	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
 	golang.org/x/mod v0.41.0
 )

@@ -91,7 +91,7 @@ func (c component) stamp(l layout, version string) (string, error) {
 		}
 		sum.Write(data)
 	}
-	io.WriteString(sum, c.linkerFlags(version)+runtime.GOARCH)
+	fmt.Fprint(sum, c.linkerFlags(version), runtime.GOARCH)
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
@@ -190,7 +190,7 @@ func goBuild(ctx context.Context, say *progress, dir, linkerFlags, output, pkg s
 		for scanner := bufio.NewScanner(stderr); scanner.Scan(); {
 			lines <- scanner.Text()
 		}
-		io.Copy(io.Discard, stderr) // a line beyond the scanner's bound must not block the compiler
+		_, _ = io.Copy(io.Discard, stderr) // a line beyond the scanner's bound must not block the compiler
 	}()
 	tail := follow(lines, filepath.Base(strings.TrimSuffix(output, "/")), say)
 	if err := cmd.Wait(); err != nil {

@@ -110,14 +110,14 @@ func removeCgroups() {
 	roots, _ := filepath.Glob("/sys/fs/cgroup/*/kubepods") // the only error is a bad pattern
 	for _, root := range append(roots, "/sys/fs/cgroup/kubepods") {
 		var dirs []string
-		filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && entry.IsDir() {
 				dirs = append(dirs, path)
 			}
 			return nil
 		})
 		for _, dir := range slices.Backward(dirs) {
-			os.Remove(dir)
+			_ = os.Remove(dir)
 		}
 	}
 }

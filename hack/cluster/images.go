@@ -187,9 +187,9 @@ func (n *node) load(ctx context.Context, images []image) error {
 
 func (n *node) importImage(ctx context.Context, i image) error {
 	reader, writer := io.Pipe()
-	go func() { writer.CloseWithError(i.write(writer)) }()
+	go func() { _ = writer.CloseWithError(i.write(writer)) }()
 	_, err := n.ctr(ctx, reader, "images", "import", "-")
-	reader.CloseWithError(errors.New("import ended")) // releases the writer when ctr stopped reading early
+	_ = reader.CloseWithError(errors.New("import ended")) // releases the writer when ctr stopped reading early
 	if err != nil {
 		return fmt.Errorf("import image %s: %w", i.name, err)
 	}

@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, env func(string) string, out, log i
 		return err
 	}
 	say := newProgress(log)
-	var provider provider = &node{layout: layout, say: say}
+	var provider provider = &node{layout: layout, say: say, stopPatience: stopPatience}
 	if env("CLUSTER") == "kind" {
 		provider = &kind{layout: layout, say: say}
 	}

@@ -19,6 +19,8 @@ type node struct {
 	layout layout
 	say    *progress
 	lock   *os.File // held while the cluster is changed; components in the making inherit it
+
+	stopPatience time.Duration // how long a component may take to end before it is killed
 }
 
 // up brings the node to what the layout's sources say, from whatever an earlier run left.
@@ -196,7 +198,7 @@ func (n *node) stopComponent(ctx context.Context, p process) error {
 	if r, ok := readRecord(n.layout.record(p.name)); ok && r.alive() {
 		n.say.step("stopping %s", p.name)
 	}
-	return stop(ctx, n.layout.record(p.name))
+	return n.stop(ctx, n.layout.record(p.name))
 }
 
 // removeDirectory unmounts what is below dir, then deletes it.

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// stopPatience is how long a process may take to end after SIGTERM.
+// stopPatience is how long a process may take to end after SIGTERM, and after SIGKILL.
 const stopPatience = 10 * time.Second
 
 // process is one component as it should run.
@@ -104,7 +104,7 @@ func (r record) signal(s syscall.Signal) error {
 	if err != nil {
 		return err
 	}
-	defer p.Release()
+	defer func() { _ = p.Release() }()
 	if !r.alive() {
 		return os.ErrProcessDone
 	}
@@ -112,14 +112,14 @@ func (r record) signal(s syscall.Signal) error {
 }
 
 // stop ends the process recorded at path, if it runs, and forgets it.
-func stop(ctx context.Context, path string) error {
+func (n *node) stop(ctx context.Context, path string) error {
 	if r, ok := readRecord(path); ok && r.alive() {
 		// From here on it is not what anybody wants: a run after an interruption must not take it for a good one.
 		r.Fingerprint = "stopping"
 		if err := r.write(path); err != nil {
 			return err
 		}
-		if err := r.end(ctx); err != nil {
+		if err := r.end(ctx, n.stopPatience); err != nil {
 			return fmt.Errorf("stop process %d: %w", r.PID, err)
 		}
 	}
@@ -129,15 +129,15 @@ func stop(ctx context.Context, path string) error {
 	return nil
 }
 
-// end sends SIGTERM, and SIGKILL to what is left after stopPatience.
-func (r record) end(ctx context.Context) error {
+// end sends SIGTERM, and SIGKILL to what is left after the given time.
+func (r record) end(ctx context.Context, patience time.Duration) error {
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		if err := r.signal(s); errors.Is(err, os.ErrProcessDone) {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		deadline := time.Now().Add(stopPatience)
+		deadline := time.Now().Add(patience)
 		for r.alive() && time.Now().Before(deadline) {
 			select {
 			case <-ctx.Done():
@@ -176,7 +176,7 @@ func (n *node) ensureStarted(ctx context.Context, p process) error {
 	if r, ok := readRecord(path); ok && r.alive() && r.Fingerprint == want {
 		return nil
 	}
-	if err := stop(ctx, path); err != nil {
+	if err := n.stop(ctx, path); err != nil {
 		return fmt.Errorf("replace %s: %w", p.name, err)
 	}
 	n.say.step("starting %s", p.name)
@@ -187,7 +187,7 @@ func (n *node) awaitProcess(ctx context.Context, p process) error {
 	return n.say.await(ctx, p.name, func(ctx context.Context) error {
 		err := p.ready(ctx)
 		if r, ok := readRecord(n.layout.record(p.name)); err != nil && (!ok || !r.alive()) {
-			return giveUp{fmt.Errorf("it ended; the end of %s:\n%s", n.layout.log(p.name), tail(n.layout.log(p.name), 4096))}
+			return finalError{fmt.Errorf("it ended; the end of %s:\n%s", n.layout.log(p.name), tail(n.layout.log(p.name), 4096))}
 		}
 		return err
 	})
@@ -217,8 +217,8 @@ func (n *node) start(p process, fingerprint string) error {
 	}
 	defer reader.Close()
 	args := append([]string{launchCommand, n.layout.record(p.name), fingerprint}, p.argv...)
-	// It outlives its starter on purpose, so it hangs on no context.
-	cmd := exec.Command(self, args...)
+	// It outlives its starter on purpose, so it hangs on no caller's context.
+	cmd := exec.CommandContext(context.Background(), self, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{writer, n.lock}
 	cmd.Env = []string{"HOME=" + n.layout.state, "PATH=" + n.path()}
@@ -228,7 +228,7 @@ func (n *node) start(p process, fingerprint string) error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
-	go cmd.Wait() // collects it if it ends before this program
+	go func() { _ = cmd.Wait() }() // collects it if it ends before this program
 	// The pipe closes when the child becomes the component; anything in it is why it could not.
 	if message, err := io.ReadAll(reader); err != nil || len(message) > 0 {
 		return fmt.Errorf("start %s: %s %w", p.name, message, err)

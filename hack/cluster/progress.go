@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -31,7 +32,7 @@ const (
 	sayInterval  = 15 * time.Second
 )
 
-// await polls until check succeeds, and says what it waits for when that takes long. An error wrapped by giveUp ends it.
+// await polls until check succeeds, and says what it waits for when that takes long. An error wrapped by finalError ends it.
 func (p *progress) await(ctx context.Context, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -43,7 +44,7 @@ func (p *progress) await(ctx context.Context, what string, check func(context.Co
 		if err == nil {
 			return nil
 		}
-		if final, ok := err.(giveUp); ok {
+		if final := (finalError{}); errors.As(err, &final) {
 			return fmt.Errorf("await %s: %w", what, final.error)
 		}
 		select {
@@ -56,8 +57,8 @@ func (p *progress) await(ctx context.Context, what string, check func(context.Co
 	}
 }
 
-// giveUp is an error that waiting cannot cure.
-type giveUp struct{ error }
+// finalError is an error that waiting cannot cure.
+type finalError struct{ error }
 
 // acquire takes the lock that serializes changes, waiting for whoever holds it. The kernel drops it when the last
 // process that holds the file ends, however it ends; see launch for the one that inherits it.
@@ -75,7 +76,7 @@ func acquire(ctx context.Context, path string, say *progress) (*os.File, error) 
 		if err == nil {
 			return file, nil
 		}
-		if err != syscall.EWOULDBLOCK {
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			file.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}

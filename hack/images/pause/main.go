@@ -5,6 +5,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/signal"
 	"syscall"
@@ -25,7 +26,7 @@ func main() {
 func reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
-		if pid <= 0 || err != nil && err != syscall.EINTR {
+		if pid <= 0 || err != nil && !errors.Is(err, syscall.EINTR) {
 			return
 		}
 	}
