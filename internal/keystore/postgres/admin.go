@@ -47,6 +47,9 @@ func OpenAdmin(ctx context.Context, dsn, schema string) (*Admin, error) {
 // Close gives back every connection.
 func (a *Admin) Close() { a.pool.Close() }
 
+// Reset replaces every connection by a new one, since a connection keeps the settings that its role and database had when it was made.
+func (a *Admin) Reset() { a.pool.Reset() }
+
 // Catalogue is the catalogue of the partitions of keyspace. It uses up to three connections of a at once.
 func (a *Admin) Catalogue(keyspace string) *Catalogue {
 	return NewCatalogue(a.pool, a.schema, keyspace)
