@@ -5,6 +5,7 @@ package proxy
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/idempotency-dev/operator/internal/keystore"
@@ -209,4 +210,18 @@ func (s *memStore) isClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
+}
+
+// lossyStore makes reservations and loses its answers.
+type lossyStore struct {
+	*memStore
+	lose atomic.Bool
+}
+
+func (s *lossyStore) Reserve(ctx context.Context, r keystore.Reservation) (keystore.Decision, error) {
+	d, err := s.memStore.Reserve(ctx, r)
+	if s.lose.Load() {
+		return keystore.Decision{}, keystore.ErrUnavailable
+	}
+	return d, err
 }

@@ -48,7 +48,9 @@ type rig struct {
 	proxy    *Proxy
 	url      string
 	registry *prometheus.Registry
+	client   *http.Transport
 	n        atomic.Int64 // executions of the app
+	counter  *rig         // of a raw app
 }
 
 type setup struct {
@@ -58,13 +60,14 @@ type setup struct {
 	url    string // of an app of the test's own, instead of app
 	store  keystore.Store
 	spool  string
+	now    func() time.Time
 }
 
 // start runs a rig. The app counts and then does what app says: by default it answers 201 with the count.
 func start(t *testing.T, change ...func(*setup)) *rig {
 	t.Helper()
-	s := &setup{config: sampleConfig(), limits: DefaultLimits(), spool: t.TempDir()}
-	r := &rig{t: t, store: newMemStore(), registry: prometheus.NewRegistry()}
+	s := &setup{config: sampleConfig(), limits: DefaultLimits(), spool: t.TempDir(), now: time.Now}
+	r := &rig{t: t, store: newMemStore(), registry: prometheus.NewRegistry(), client: &http.Transport{DisableCompression: true}}
 	for _, f := range change {
 		f(s)
 	}
@@ -76,7 +79,7 @@ func start(t *testing.T, change ...func(*setup)) *rig {
 	}
 	upstream, err := url.Parse(s.url)
 	must(t, err)
-	r.proxy, err = New(Options{Upstream: upstream, Spool: s.spool, Limits: s.limits, Registry: r.registry, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	r.proxy, err = New(Options{Upstream: upstream, Spool: s.spool, Limits: s.limits, Registry: r.registry, Log: slog.New(slog.DiscardHandler), Now: s.now})
 	must(t, err)
 	r.proxy.Load(s.config, s.store)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -87,6 +90,7 @@ func start(t *testing.T, change ...func(*setup)) *rig {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
+		r.client.CloseIdleConnections()
 		r.proxy.EndRequests()
 		server.Close()
 		_ = r.proxy.wait(ctx)
@@ -165,7 +169,7 @@ func (r *rig) try(method, path, key, body string, fields ...string) (reply, erro
 		}
 		req.Header.Add(fields[i], fields[i+1])
 	}
-	return do(http.DefaultTransport, req)
+	return do(r.client, req)
 }
 
 func do(transport http.RoundTripper, req *http.Request) (reply, error) {
@@ -236,3 +240,9 @@ func readReply(t *testing.T, conn net.Conn) reply {
 	}
 	return got
 }
+
+// stepClock is the system's, and steps ahead when it is told to.
+type stepClock struct{ ahead atomic.Int64 }
+
+func (c *stepClock) now() time.Time        { return time.Now().Add(time.Duration(c.ahead.Load())) }
+func (c *stepClock) step(by time.Duration) { c.ahead.Add(int64(by)) }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 )
 
 // spooled is a request's whole body, in memory or, its larger part, in a file that has no name any more.
@@ -21,6 +22,7 @@ type spooled struct {
 	refused []byte // what was read and had no room
 	digest  [sha256.Size]byte
 	spool   *spool
+	closed  sync.Once
 }
 
 // spool takes bodies in, within bounds that all requests share.
@@ -152,9 +154,11 @@ func (r *resumed) Close() error {
 
 // close gives back what the body took. A reader that is still in use, of a request that was answered before it was read, fails.
 func (b *spooled) close() {
-	b.spool.memory.give(int64(len(b.memory)))
-	b.spool.files.give(b.filed)
-	if b.file != nil {
-		b.file.Close()
-	}
+	b.closed.Do(func() {
+		b.spool.memory.give(int64(len(b.memory)))
+		b.spool.files.give(b.filed)
+		if b.file != nil {
+			b.file.Close()
+		}
+	})
 }
