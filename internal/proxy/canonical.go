@@ -22,7 +22,10 @@ func canonicalJSON(document []byte, ignored map[string]bool) ([]byte, bool) {
 	}
 	c := canonicalizer{in: document, ignored: ignored}
 	out, ok := c.value(make([]byte, 0, len(document)), "")
-	return out, ok
+	if !ok {
+		return nil, false
+	}
+	return out, true
 }
 
 // maxDepth of a document: every level of objects copies what it holds once more.
