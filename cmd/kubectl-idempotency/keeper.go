@@ -62,17 +62,17 @@ func (k *keeper) pass(ctx context.Context) (retention.Report, error) {
 	return report, nil
 }
 
-// maintain looks after the partitions until ctx ends, which is no error, or failed says why the trial is over. A pass that fails is said and
-// tried again: partitions exist for days.
-func (k *keeper) maintain(ctx context.Context, failed <-chan error, say func(string, ...any)) error {
+// maintain looks after the partitions until ctx ends or the sidecar does. A pass that fails is said and tried again: partitions exist for days.
+func (k *keeper) maintain(ctx context.Context, sidecar *sidecar, say func(string, ...any)) {
 	tick := time.NewTicker(maintenanceInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
-		case err := <-failed:
-			return err
+			return
+		case err := <-sidecar.ended:
+			sidecar.ended <- err // for stop
+			return
 		case <-tick.C:
 			if _, err := k.pass(ctx); err != nil && !errors.Is(err, retention.ErrLocked) {
 				say("%v", err)

@@ -6,11 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,9 +18,6 @@ import (
 	"github.com/idempotency-dev/operator/internal/proxyconfig"
 	"github.com/idempotency-dev/operator/test/sampleapp/payments"
 )
-
-// endTimeout bounds how long the end of a trial may take, with the requests that are in flight.
-const endTimeout = 30 * time.Second
 
 // trial is a policy tried without a cluster.
 type trial struct {
@@ -83,6 +79,11 @@ func (t *trial) run(ctx context.Context, s streams) (err error) {
 	if t.demo && err != nil {
 		return err
 	}
+	upstream, stopApp, err := t.app(ctx, app)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopApp()) }()
 	dsn, stopDatabase, err := t.database(ctx, say)
 	if err != nil {
 		return err
@@ -96,12 +97,6 @@ func (t *trial) run(ctx context.Context, s streams) (err error) {
 	if err := keeper.prepare(ctx, say); err != nil {
 		return err
 	}
-
-	upstream, stopApp, err := t.app(ctx, app)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stopApp()) }()
 	sidecar, err := startSidecar(ctx, config, dsn, upstream, t.listen, s.err)
 	if err != nil {
 		return err
@@ -112,10 +107,11 @@ func (t *trial) run(ctx context.Context, s streams) (err error) {
 		say("sending payments through the sidecar at %s\n", sidecar.url)
 		return demo.run(ctx, sidecar.url)
 	}
-	say("serving %s/%s at %s in front of %s\n", p.Namespace, p.Name, sidecar.url, upstream)
+	say("serving %s/%s at %s in front of %s; metrics at %s/metrics\n", p.Namespace, p.Name, sidecar.url, upstream, sidecar.admin)
 	fmt.Fprintf(s.out, "%s\n", example(config, sidecar.url))
 	say("\nCtrl-C ends it")
-	return keeper.maintain(ctx, sidecar.failed, say)
+	keeper.maintain(ctx, sidecar, say)
+	return nil
 }
 
 // database is the connection string of the database to use, and what ends a private server.
@@ -148,17 +144,12 @@ func readDSN(path string) (string, error) {
 }
 
 // app is the URL of the app behind the sidecar, and what ends the bundled one.
-func (t *trial) app(ctx context.Context, bundled http.Handler) (*url.URL, func() error, error) {
+func (t *trial) app(ctx context.Context, bundled *payments.Service) (*url.URL, func() error, error) {
 	if t.upstream == "" {
-		server, err := serve(ctx, "127.0.0.1:0", bundled)
-		if err != nil {
-			return nil, nil, fmt.Errorf("start the payments service: %w", err)
-		}
-		upstream, err := url.Parse(server.url)
-		return upstream, server.stop, err
+		return startApp(ctx, bundled)
 	}
 	upstream, err := url.Parse(t.upstream)
-	if err != nil || upstream.Host == "" || strings.Trim(upstream.Path, "/") != "" {
+	if err != nil || !slices.Contains([]string{"http", "https", "h2c"}, upstream.Scheme) || upstream.Host == "" || strings.Trim(upstream.Path, "/") != "" {
 		return nil, nil, fmt.Errorf("--upstream %q is not a URL such as http://127.0.0.1:3000", t.upstream)
 	}
 	return upstream, func() error { return nil }, nil

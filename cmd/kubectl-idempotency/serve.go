@@ -12,93 +12,113 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/idempotency-dev/operator/internal/keystore"
 	"github.com/idempotency-dev/operator/internal/keystore/postgres"
 	"github.com/idempotency-dev/operator/internal/proxy"
 	"github.com/idempotency-dev/operator/internal/proxyconfig"
+	"github.com/idempotency-dev/operator/test/sampleapp/payments"
 )
 
-// server serves HTTP until it is stopped.
-type server struct {
-	url  string
-	http *http.Server
-	// failed gets the error of a server that ended by itself.
-	failed chan error
-}
+// endTimeout bounds how long the end of a trial may take, with the requests that are in flight.
+const endTimeout = 30 * time.Second
 
-// serve serves handler on the address listen.
-func serve(ctx context.Context, listen string, handler http.Handler) (*server, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
+// startApp serves the bundled app on a free port. stop waits for the requests in flight.
+func startApp(ctx context.Context, app *payments.Service) (at *url.URL, stop func() error, err error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", listen, err)
+		return nil, nil, fmt.Errorf("listen for the payments service: %w", err)
 	}
-	s := &server{
-		url:    "http://" + listener.Addr().String(),
-		http:   &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)},
-		failed: make(chan error, 1),
-	}
-	go func() {
-		if err := s.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			s.failed <- fmt.Errorf("serve %s: %w", s.url, err)
+	server := &http.Server{Handler: app, ReadHeaderTimeout: 10 * time.Second}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	stop = func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+		defer cancel()
+		err := server.Shutdown(ctx)
+		if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+			err = errors.Join(err, ended)
 		}
-	}()
-	return s, nil
-}
-
-// stop waits for the requests in flight.
-func (s *server) stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
-	defer cancel()
-	if err := s.http.Shutdown(ctx); err != nil {
-		return fmt.Errorf("stop %s: %w", s.url, err)
+		if err != nil {
+			return fmt.Errorf("stop the payments service: %w", err)
+		}
+		return nil
 	}
-	return nil
+	return &url.URL{Scheme: "http", Host: listener.Addr().String()}, stop, nil
 }
 
-// sidecar is the proxy in this process.
+// sidecar is the proxy in this process, with its files in a directory of its own.
 type sidecar struct {
-	*server
-	proxy *proxy.Proxy
-	spool string
+	// url and admin are where it serves traffic, and probes and metrics.
+	url, admin string
+	dir        string
+	cancel     context.CancelFunc
+	ended      chan error
 }
 
 // startSidecar serves on listen what config says, in front of upstream.
 func startSidecar(ctx context.Context, config proxyconfig.Config, dsn string, upstream *url.URL, listen string, log io.Writer) (*sidecar, error) {
-	spool, err := os.MkdirTemp("", "idempotency-spool-")
+	dir, err := os.MkdirTemp("", "idempotency-local-")
 	if err != nil {
-		return nil, fmt.Errorf("make spool directory: %w", err)
+		return nil, fmt.Errorf("make directory: %w", err)
 	}
-	s := &sidecar{spool: spool}
-	s.proxy, err = proxy.New(proxy.Options{
-		Upstream: upstream,
-		Spool:    spool,
-		Limits:   proxy.DefaultLimits(),
-		Registry: prometheus.NewRegistry(),
-		Log:      slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Now:      time.Now,
-	})
+	settings := proxy.Settings{
+		ConfigFile:   filepath.Join(dir, proxyconfig.File),
+		DSNFile:      filepath.Join(dir, "dsn"),
+		Upstream:     upstream,
+		Listen:       listen,
+		Admin:        "127.0.0.1:0",
+		Spool:        filepath.Join(dir, "spool"),
+		DrainTimeout: endTimeout,
+		Limits:       proxy.DefaultLimits(),
+		Log:          slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Now:          time.Now,
+	}
+	document, err := proxyconfig.Encode(config)
+	if err == nil {
+		err = errors.Join(os.WriteFile(settings.ConfigFile, document, 0o600), os.WriteFile(settings.DSNFile, []byte(dsn), 0o600))
+	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make sidecar: %w", err), os.RemoveAll(spool))
+		return nil, errors.Join(fmt.Errorf("write the sidecar's files: %w", err), os.RemoveAll(dir))
 	}
-	store, err := postgres.Open(ctx, postgres.Config{DSN: dsn, Schema: config.Store.Schema, Keyspace: config.Keyspace})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open key store: %w", err), s.close())
+	return runSidecar(ctx, settings, dir)
+}
+
+func runSidecar(ctx context.Context, settings proxy.Settings, dir string) (*sidecar, error) {
+	s := &sidecar{dir: dir, ended: make(chan error, 1)}
+	listening := make(chan struct{})
+	settings.Listening = func(traffic, admin net.Addr) {
+		s.url, s.admin = "http://"+traffic.String(), "http://"+admin.String()
+		close(listening)
 	}
-	s.proxy.Load(config, store)
-	if s.server, err = serve(ctx, listen, s.proxy); err != nil {
-		return nil, errors.Join(err, s.close())
+	// The end of ctx is the beginning of the end: stop decides when the sidecar's turn has come.
+	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	go func() { s.ended <- proxy.Run(ctx, settings, openStore) }()
+	select {
+	case <-listening:
+		return s, nil
+	case err := <-s.ended:
+		s.ended <- err
+		return nil, s.stop()
 	}
-	return s, nil
 }
 
 // stop waits for the requests in flight and for their results to be recorded.
-func (s *sidecar) stop() error { return errors.Join(s.server.stop(), s.close()) }
+func (s *sidecar) stop() error {
+	s.cancel()
+	err := <-s.ended
+	if err != nil {
+		err = fmt.Errorf("run the sidecar: %w", err)
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
 
-func (s *sidecar) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
-	defer cancel()
-	return errors.Join(s.proxy.Close(ctx), os.RemoveAll(s.spool))
+func openStore(ctx context.Context, config proxyconfig.Config, dsn string) (keystore.Store, error) {
+	store, err := postgres.Open(ctx, postgres.Config{DSN: dsn, Schema: config.Store.Schema, Keyspace: config.Keyspace})
+	if err != nil {
+		return nil, err // not the nil store behind an interface
+	}
+	return store, nil
 }
