@@ -25,8 +25,11 @@ func main() {
 	}
 }
 
-// run is the program: without a subcommand the operator, until ctx ends.
+// run is the program: without a subcommand the operator, until ctx ends; "retention" is one pass over one keyspace.
 func run(ctx context.Context, args []string, env func(string) string, out io.Writer) error {
+	if len(args) > 0 && args[0] == "retention" {
+		return maintain(ctx, args[1:], out)
+	}
 	config, err := parse(args, env)
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	clientconfig "sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -135,12 +136,15 @@ func assemble(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper,
 		return nil, fmt.Errorf("get namespace kube-system, whose uid names the cluster: %w", err)
 	}
 	stores := controller.NewStores(mgr.GetAPIReader(), clock.RealClock{})
+	cleanup := controller.NewCleanup(mgr.GetClient(), mgr.GetEventRecorder(name), stores, clock.RealClock{})
 	policies := &controller.Policies{
-		Client: mgr.GetClient(), Events: mgr.GetEventRecorder(name), Stores: stores, Clock: clock.RealClock{},
+		Client: mgr.GetClient(), Events: mgr.GetEventRecorder(name), Stores: stores, Reports: cleanup, Clock: clock.RealClock{},
 		SidecarImage: c.SidecarImage, ClusterID: string(cluster.UID),
 	}
 	for _, add := range []func() error{
-		func() error { return policies.SetupWithManager(mgr, nil) },
+		func() error { return policies.SetupWithManager(mgr, cleanup.Wake()) },
+		func() error { return cleanup.SetupWithManager(mgr) },
+		func() error { return metrics.Registry.Register(cleanup.Metrics()) },
 		func() error { return keeper.SetupWithManager(mgr) },
 		func() error {
 			return podwebhook.Register(mgr, podwebhook.Options{SidecarImage: c.SidecarImage, Namespace: c.Namespace})

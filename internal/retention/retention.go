@@ -39,6 +39,8 @@ var (
 	ErrClockSkew = errors.New("clocks of operator and database differ by more than 10s")
 	// ErrDefaultPartition: the keyspace has a default partition with rows in it.
 	ErrDefaultPartition = errors.New("default partition has rows")
+	// ErrNotRegistered: there is no such keyspace in the database.
+	ErrNotRegistered = errors.New("keyspace is not registered")
 	// ErrNameTaken: a table that is not ours has the name of a partition to be made.
 	ErrNameTaken = errors.New("table name is taken")
 )

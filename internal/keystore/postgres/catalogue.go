@@ -76,7 +76,7 @@ func (c *Catalogue) State(ctx context.Context) (retention.State, error) {
 	}
 	state, found := states[c.keyspace]
 	if !found {
-		return retention.State{}, fmt.Errorf("find keyspace %s: not registered", c.keyspace)
+		return retention.State{}, fmt.Errorf("find keyspace %s: %w", c.keyspace, retention.ErrNotRegistered)
 	}
 	return state, nil
 }

@@ -5,7 +5,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -52,7 +51,7 @@ func (c *Catalogue) within(ctx context.Context, relation string, fn func(pgx.Tx,
 		var link string
 		err := tx.QueryRow(ctx, c.tmpl.query("catalogue_find"), c.keyspace, relation, c.schema).Scan(&oid, &link, &table.phase, &table.seal, &table.unsettled)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return fmt.Errorf("%w: keyspace %s is not registered", retention.ErrChanged, c.keyspace)
+			return retention.ErrChanged // the keyspace is gone
 		}
 		if err != nil {
 			return err

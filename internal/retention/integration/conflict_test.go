@@ -181,14 +181,14 @@ func TestManagersAtOnce(t *testing.T) {
 			for range 4 {
 				catalogue := test.open(d)
 				group.Go(func() {
-					_, err := retention.Run(context.Background(), catalogue, retention.Settings{CreateAhead: 3}, d.clock)
+					_, err := retention.Run(context.Background(), catalogue, retention.Settings{CreateAhead: 1}, d.clock)
 					if err != nil && !errors.Is(err, retention.ErrLocked) {
 						t.Errorf("run: %v", err)
 					}
 				})
 			}
 			group.Wait()
-			report := d.maintain(retention.Settings{CreateAhead: 3}) // what they left to each other
+			report := d.maintain(retention.Settings{CreateAhead: 1}) // what they left to each other
 			if !report.Ready() {
 				t.Errorf("problems: %v", report.Problems)
 			}
@@ -202,7 +202,7 @@ func busyWeek(t *testing.T) *database {
 	t.Helper()
 	d := newDatabase(t)
 	d.at(day(0))
-	d.maintain(retention.Settings{CreateAhead: 5})
+	d.maintain(retention.Settings{CreateAhead: 2})
 	d.insert("gone", day(0), completed, day(2))
 	d.insert("kept", day(1), completed, day(8))
 	d.insert("unknown", day(2), reserved, day(4))
@@ -212,7 +212,7 @@ func busyWeek(t *testing.T) *database {
 
 func (d *database) wantBusyWeek() {
 	d.t.Helper()
-	d.want(partitions(1, 1), partitions(6, 9))
+	d.want(partitions(1, 1), partitions(6, 7))
 	rows, err := d.pool.Query(context.Background(), "SELECT relation || ' ' || phase FROM idempotency.partitions ORDER BY 1")
 	if err != nil {
 		d.t.Fatal(err)
@@ -222,7 +222,7 @@ func (d *database) wantBusyWeek() {
 		d.t.Fatal(err)
 	}
 	want := []string{partitions(1, 1)[0] + " sealed"}
-	for _, name := range partitions(6, 9) {
+	for _, name := range partitions(6, 7) {
 		want = append(want, name+" open")
 	}
 	if diff := cmp.Diff(want, records); diff != "" {
