@@ -101,7 +101,8 @@ func ready(port, period, failures int32) *corev1.Probe {
 	}
 }
 
-// volumes mounts whole directories, never a subPath, which would not follow a change of the ConfigMap or the Secret.
+// volumes mounts whole directories, never a subPath, which would not follow a change of the ConfigMap or the Secret. The spool has room
+// for more than the program allows itself (--spill-bytes and --journal-bytes): at its limit the kubelet would evict the pod.
 func volumes(s Sidecar) []corev1.Volume {
 	return []corev1.Volume{
 		{Name: configVolume, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{

@@ -75,7 +75,7 @@ type desk struct {
 	log     *bytes.Buffer
 }
 
-func newDesk(t *testing.T, policies client.Reader, enforce bool) desk {
+func newDesk(t testing.TB, policies client.Reader, enforce bool) desk {
 	t.Helper()
 	d := desk{events: &recorder{}, log: &bytes.Buffer{}}
 	reporter, err := newReporter(d.events, prometheus.NewRegistry())
@@ -94,7 +94,7 @@ func (d desk) counted(outcome outcome, reason inject.Reason) float64 {
 }
 
 // creation is the request to create the pod, as the API server sends it.
-func creation(t *testing.T, pod *corev1.Pod) admission.Request {
+func creation(t testing.TB, pod *corev1.Pod) admission.Request {
 	t.Helper()
 	raw, err := json.Marshal(pod)
 	if err != nil {
