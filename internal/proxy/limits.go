@@ -9,7 +9,7 @@ import (
 
 // Limits bound what requests may take from the sidecar. Every field is positive.
 type Limits struct {
-	// HeaderBytes of a request's line and header together; more is 431.
+	// HeaderBytes of a request's line and header together, to within the 4 KiB that net/http reads at a time; more is 431.
 	HeaderBytes int
 	// BodyMemoryBytes of a request's body held in memory; the rest goes to a file.
 	BodyMemoryBytes int64

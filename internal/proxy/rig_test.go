@@ -51,6 +51,7 @@ type rig struct {
 	client   *http.Transport
 	n        atomic.Int64 // executions of the app
 	counter  *rig         // of a raw app
+	closed   bool         // by the test
 }
 
 type setup struct {
@@ -94,7 +95,9 @@ func start(t *testing.T, change ...func(*setup)) *rig {
 		r.proxy.EndRequests()
 		server.Close()
 		_ = r.proxy.wait(ctx)
-		_ = r.proxy.Close(ctx)
+		if !r.closed {
+			_ = r.proxy.Close(ctx)
+		}
 	})
 	return r
 }

@@ -129,7 +129,7 @@ func trafficServer(s Settings, p *Proxy) *http.Server {
 	}
 }
 
-// serverSlack is what net/http reads beyond MaxHeaderBytes before it refuses: https://go.dev/issue/15494
+// serverSlack is what net/http reads beyond MaxHeaderBytes at least before it refuses, and how exact the limit is.
 const serverSlack = 4096
 
 // serve starts both servers; the channel gets the first error.
