@@ -49,6 +49,7 @@ type journal struct {
 	mu      sync.Mutex
 	file    *os.File
 	path    string
+	spare   int64        // bytes of delivered records that are cut off at once
 	end     int64        // offset behind the last whole record
 	pending []span       // undelivered records, oldest first
 	waiting atomic.Int64 // bytes from the oldest undelivered record on
@@ -73,7 +74,7 @@ func openJournal(dir string) (*journal, error) {
 		file.Close()
 		return nil, fmt.Errorf("lock journal %s: %w", path, err)
 	}
-	j := &journal{file: file, path: path, wake: make(chan struct{}, 1)}
+	j := &journal{file: file, path: path, spare: 16 << 20, wake: make(chan struct{}, 1)}
 	if err := j.load(); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("read journal: %w", err)
@@ -192,13 +193,10 @@ func (j *journal) drop() error {
 	return nil
 }
 
-// compactBytes of delivered records are cut off at once.
-const compactBytes = 16 << 20
-
 // compact cuts the delivered records off, so that a journal which is never quite empty does not grow for ever.
 func (j *journal) compact() error {
 	start := j.pending[0].offset
-	if start < compactBytes {
+	if start < j.spare {
 		return nil
 	}
 	if err := j.rewrite(start); err != nil {
