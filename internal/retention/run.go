@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -25,16 +26,22 @@ func Run(ctx context.Context, catalogue Catalogue, settings Settings, clock Cloc
 	}
 	defer unlock()
 	pass := pass{catalogue: catalogue, settings: settings.withDefaults(), clock: clock, failed: map[string]Problem{}}
-	for range rounds {
-		progress, err := pass.round(ctx)
+	stuck := false
+	for round := 0; ; round++ {
+		state, plan, err := Preview(ctx, catalogue, pass.left(), clock)
 		if err != nil {
 			return pass.report, err
 		}
-		if !progress {
-			break
+		if round == rounds || stuck || len(pass.due(plan)) == 0 {
+			pass.report.sum(state, plan, pass.settings, pass.failed)
+			return pass.report, nil
 		}
+		progress, err := pass.apply(ctx, plan)
+		if err != nil {
+			return pass.report, err
+		}
+		stuck = !progress
 	}
-	return pass.finish(ctx)
 }
 
 // Preview is the plan that Run would start with.
@@ -71,23 +78,28 @@ type pass struct {
 	drops  int
 }
 
-// round plans once and applies the plan. It reports whether anything was changed.
-func (p *pass) round(ctx context.Context) (bool, error) {
-	state, err := read(ctx, p.catalogue, p.clock)
-	if err != nil {
-		return false, err
-	}
+// left is the settings with the drops that this pass may still do.
+func (p *pass) left() Settings {
 	settings := p.settings
 	settings.MaxDrops = cmp.Or(settings.MaxDrops-p.drops, -1)
-	plan, err := MakePlan(state, settings)
-	if err != nil {
-		return false, err
-	}
-	progress, pending := false, false
+	return settings
+}
+
+// due are the steps of partitions that have not failed in this pass.
+func (p *pass) due(plan Plan) []Step {
+	return slices.DeleteFunc(slices.Clone(plan.Steps), func(s Step) bool {
+		_, failed := p.failed[s.Partition.Relation]
+		return failed
+	})
+}
+
+// apply does the steps that are due, and reports whether anything was changed.
+func (p *pass) apply(ctx context.Context, plan Plan) (progress bool, err error) {
+	pending := false // a parent has one pending detach at a time
 	stopped := map[string]bool{}
-	for _, step := range plan.Steps {
+	for _, step := range p.due(plan) {
 		relation := step.Partition.Relation
-		if _, failed := p.failed[relation]; failed || stopped[relation] || pending && (step.Action == Retire || step.Action == Detach) {
+		if stopped[relation] || pending && (step.Action == Retire || step.Action == Detach) {
 			stopped[relation] = true
 			continue
 		}
@@ -98,8 +110,9 @@ func (p *pass) round(ctx context.Context) (bool, error) {
 		case errors.Is(err, ErrChanged):
 			stopped[relation] = true // the next round sees what it has become
 		case err != nil:
+			stopped[relation] = true
 			p.failed[relation] = problemOf(step, err)
-			pending = pending || step.Action == Detach // a parent has one pending detach at a time
+			pending = pending || step.Action == Detach
 		default:
 			progress = true
 			p.note(step, effect)
@@ -138,20 +151,6 @@ func (p *pass) note(step Step, effect Effect) {
 		})
 	case Seal, Detach, Finalize, Restore:
 	}
-}
-
-// finish reads the catalogue once more and sums up.
-func (p *pass) finish(ctx context.Context) (Report, error) {
-	state, err := read(ctx, p.catalogue, p.clock)
-	if err != nil {
-		return p.report, err
-	}
-	plan, err := MakePlan(state, p.settings)
-	if err != nil {
-		return p.report, err
-	}
-	p.report.sum(state, plan, p.settings, p.failed)
-	return p.report, nil
 }
 
 // problemOf says what a failed step means to a person.

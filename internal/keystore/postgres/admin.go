@@ -142,6 +142,9 @@ func (a *Admin) DropKeyspace(ctx context.Context, name string) error {
 				}
 			}
 		}
+		if err := a.Catalogue(name).dropDetached(ctx, tx); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, "DROP TABLE IF EXISTS "+quote(a.schema)+"."+quote(Relation(name))); err != nil {
 			return err
 		}

@@ -166,6 +166,21 @@ func value(n *int64) int64 {
 	return *n
 }
 
+// dropDetached drops the tables of the keyspace that retention has detached and not yet dropped.
+func (c *Catalogue) dropDetached(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, c.tmpl.query("catalogue_detached"), c.keyspace, c.schema)
+	if err != nil {
+		return err
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for _, table := range tables {
+		if _, err := tx.Exec(ctx, c.about(retention.Partition{Relation: table}, "catalogue_drop")); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
 // about is the statement of the file queries/<name>.sql about one partition, with its quoted name and its bounds in UTC.
 func (c *Catalogue) about(p retention.Partition, name string) string {
 	bound := func(t time.Time) string { return "'" + t.UTC().Format("2006-01-02 15:04:05") + "+00'" }

@@ -202,10 +202,10 @@ func busyWeek(t *testing.T) *database {
 	t.Helper()
 	d := newDatabase(t)
 	d.at(day(0))
-	d.maintain(retention.Settings{CreateAhead: 2})
+	d.maintain(retention.Settings{CreateAhead: 1})
 	d.insert("gone", day(0), completed, day(2))
 	d.insert("kept", day(1), completed, day(8))
-	d.insert("unknown", day(2), reserved, day(4))
+	d.insert("unknown", day(0), reserved, day(4))
 	d.at(day(6))
 	return d
 }

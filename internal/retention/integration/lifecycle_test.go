@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/idempotency-dev/operator/internal/keystore/postgres"
 	"github.com/idempotency-dev/operator/internal/retention"
 )
 
@@ -201,4 +202,42 @@ func TestEmptyDefaultPartition(t *testing.T) {
 		t.Errorf("problems: %v", report.Problems)
 	}
 	d.want(partitions(5, 6))
+}
+
+// Dropping the keyspace takes every table of it along, also those that retention was about to drop.
+func TestDropKeyspace(t *testing.T) {
+	d := newDatabase(t)
+	d.at(day(0))
+	d.maintain(retention.Settings{CreateAhead: 4})
+	d.insert("k", day(0), completed, day(2))
+	d.insert("l", day(1), completed, day(2))
+	d.at(day(2).Add(-time.Minute))
+	d.maintain(retention.Settings{CreateAhead: 3})
+	d.at(day(2))
+	do := func(action retention.Action, relation string) error {
+		_, err := d.Do(context.Background(), retention.Step{Action: action, Partition: retention.Partition{Relation: relation}})
+		return err
+	}
+	detached, pending := partitions(0, 0)[0], partitions(1, 1)[0]
+	if err := errors.Join(do(retention.Retire, detached), do(retention.Detach, detached), do(retention.Retire, pending)); err != nil {
+		t.Fatal(err)
+	}
+	end := d.transaction("SELECT count(*) FROM {{parent}}")
+	if err := do(retention.Detach, pending); !errors.Is(err, retention.ErrLockTimeout) {
+		t.Fatalf("detach beside a reader: %v, want a lock timeout", err)
+	}
+	end()
+	d.want([]string{detached + " detached", pending + " pending"}, partitions(2, 5))
+	admin, err := postgres.OpenAdmin(context.Background(), d.dsn, schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if err := admin.DropKeyspace(context.Background(), keyspace); err != nil {
+		t.Fatal(err)
+	}
+	d.want()
+	if _, err := retention.Run(context.Background(), d, retention.Settings{}, d.clock); !errors.Is(err, retention.ErrNotRegistered) {
+		t.Errorf("run without a keyspace: %v, want ErrNotRegistered", err)
+	}
 }
