@@ -88,10 +88,12 @@ func buildNodeImages(ctx context.Context, l layout, say *progress) ([]image, err
 func (s imageSource) build(ctx context.Context, l layout, say *progress) (image, error) {
 	say.step("building %s", imageName(s.name))
 	binary := filepath.Join(l.cache, "images", s.name, s.binary)
-	if err := os.MkdirAll(filepath.Dir(binary), 0o755); err != nil {
-		return image{}, fmt.Errorf("build image %s: %w", s.name, err)
+	lock, err := acquire(ctx, filepath.Join(filepath.Dir(binary), "lock"), say)
+	if err != nil {
+		return image{}, err
 	}
-	err := goBuild(ctx, say, filepath.Join(l.source, s.module), "-s -w -X main.version=dev", binary, "./"+s.pkg)
+	defer lock.Close()
+	err = goBuild(ctx, say, filepath.Join(l.source, s.module), "-s -w -X main.version=dev", binary, "./"+s.pkg)
 	if err != nil {
 		return image{}, fmt.Errorf("build image %s: %w", s.name, err)
 	}

@@ -65,8 +65,16 @@ func run(ctx context.Context, args []string, env func(string) string, out, log i
 		provider = &kind{layout: layout, say: say}
 	}
 	switch args[0] {
-	case "up", "down", "images":
-		return change(ctx, args, layout, provider, say)
+	case "up":
+		return change(ctx, layout, provider, say, provider.up)
+	case "down":
+		return change(ctx, layout, provider, say, provider.down)
+	case "images":
+		images, err := buildProductImages(ctx, layout, say, args[1:])
+		if err != nil {
+			return err
+		}
+		return change(ctx, layout, provider, say, func(ctx context.Context) error { return provider.load(ctx, images) })
 	case "status":
 		return provider.status(ctx, out)
 	case "build":
@@ -90,8 +98,8 @@ type provider interface {
 	load(ctx context.Context, images []image) error
 }
 
-// change runs a command that alters the cluster, one at a time on this machine.
-func change(ctx context.Context, args []string, layout layout, p provider, say *progress) error {
+// change runs something that alters the cluster, one at a time on this machine.
+func change(ctx context.Context, layout layout, p provider, say *progress, action func(context.Context) error) error {
 	lock, err := acquire(ctx, layout.lockFile(), say)
 	if err != nil {
 		return err
@@ -100,17 +108,7 @@ func change(ctx context.Context, args []string, layout layout, p provider, say *
 	if n, ok := p.(*node); ok {
 		n.lock = lock
 	}
-	switch args[0] {
-	case "up":
-		return p.up(ctx)
-	case "down":
-		return p.down(ctx)
-	}
-	built, err := buildProductImages(ctx, layout, say, args[1:])
-	if err != nil {
-		return err
-	}
-	return p.load(ctx, built)
+	return action(ctx)
 }
 
 func printKubectl(layout layout, out io.Writer) error {

@@ -27,7 +27,7 @@ func (p *progress) step(format string, args ...any) {
 
 // patience is how long one condition may take, and pollInterval how often it is looked at.
 const (
-	patience     = 2 * time.Minute
+	patience     = 5 * time.Minute
 	pollInterval = 100 * time.Millisecond
 	sayInterval  = 15 * time.Second
 )
