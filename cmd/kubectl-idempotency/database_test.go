@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,21 +19,26 @@ import (
 	"github.com/idempotency-dev/operator/internal/localpg/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
-
 // fixture is the sample policy's keyspace in a fresh database, and a store as a sidecar has it.
 type fixture struct {
 	store  *postgres.Store
 	holder keystore.Holder
 	dsn    string
+	// dsnFile holds dsn.
+	dsnFile string
 	// flags name policy and database, without a cluster.
 	flags []string
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
+	return newFixtureIn(t, "shop")
+}
+
+func newFixtureIn(t *testing.T, namespace string) *fixture {
+	t.Helper()
 	f := &fixture{dsn: pgtest.NewDatabase(t), holder: keystore.NewHolder()}
-	p, err := (&policyFile{path: samplePath, namespace: "shop"}).read(nil)
+	p, err := (&policyFile{path: samplePath, namespace: namespace}).read(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +55,8 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.store.Close)
-	f.flags = []string{"-f", samplePath, "-n", "shop", "--dsn-file", writeFile(t, f.dsn+"\n")}
+	f.dsnFile = writeFile(t, f.dsn+"\n")
+	f.flags = []string{"-f", samplePath, "-n", namespace, "--dsn-file", f.dsnFile}
 	return f
 }
 
@@ -150,7 +155,7 @@ func TestInspect(t *testing.T) {
 		got := f.execute(t, "inspect", tt.key, "--client", "alice")
 		out := squeeze(got.out)
 		for _, says := range tt.says {
-			if !strings.Contains(out, says+"\n") && !strings.Contains(out, says) {
+			if !strings.Contains(out, says) {
 				t.Errorf("%s: output does not say %q: %v\n%s", tt.reason, says, got.failure, got.out)
 			}
 		}
@@ -254,7 +259,7 @@ func TestSettleRefuses(t *testing.T) {
 func TestSettleOfChangedEntry(t *testing.T) {
 	f := newFixture(t)
 	f.unknown(t, "alice", "k")
-	db, err := (&target{path: samplePath, dsnFile: f.flags[5], cluster: clusterIn("shop")}).open(t.Context(), nil)
+	db, err := (&target{path: samplePath, dsnFile: f.dsnFile, cluster: clusterIn("shop")}).open(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,52 +319,50 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestClusterNamesTheDatabase reads policy and Secret from an API server.
+// TestClusterNamesTheDatabase reads policy and Secret from the API server.
 func TestClusterNamesTheDatabase(t *testing.T) {
-	f := newFixture(t)
+	namespace := newNamespace(t)
+	f := newFixtureIn(t, namespace)
 	f.unknown(t, "alice", "k")
-	p, err := (&policyFile{path: samplePath, namespace: "shop"}).read(nil)
-	if err != nil {
+	createPolicy(t, namespace, "payments", "app: payments")
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "payments-db"}}
+	from := []string{"unknown", "--policy", "payments", "-n", namespace, "--kubeconfig"}
+	if got := execute(t, "", append(from, server.admin)...); !strings.Contains(got.message(), "get secret "+namespace+"/payments-db") {
+		t.Errorf("no Secret: %+v", got)
+	}
+	secret.Data = map[string][]byte{"admin-dsn": []byte(f.dsn + "\n"), "dsn": []byte("postgres://sidecar:hunter2@127.0.0.1:1/none")}
+	if err := server.client.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	objects := served()
-	objects[policiesPath+"/payments"] = p
-	secret := corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "payments-db"}}
-	secret.Data = map[string][]byte{"admin-dsn": []byte(f.dsn + "\n"), "dsn": []byte("postgres://sidecar:hunter2@127.0.0.1:1/none")}
-	const secretPath = "/api/v1/namespaces/shop/secrets/payments-db"
-	objects[secretPath] = secret
-	kubeconfig := api(t, objects)
-
-	if got := execute(t, "", "unknown", "--policy", "payments", "--kubeconfig", kubeconfig); !strings.Contains(got.out, "alice") {
+	if got := execute(t, "", append(from, server.admin)...); !strings.Contains(got.out, "alice") {
 		t.Errorf("from the cluster: %+v", got)
 	}
-	if got := execute(t, "", "unknown", "-p", "payments", "--dsn-file", f.flags[5], "--kubeconfig", kubeconfig); !strings.Contains(got.out, "alice") {
-		t.Errorf("with another DSN: %+v", got)
+	if got := execute(t, "", append(from, server.reader)...); !strings.Contains(got.message(), "get secret") || !strings.Contains(got.message(), "forbidden") {
+		t.Errorf("as a user who may not read the Secret: %+v", got)
+	}
+	if got := execute(t, "", append(from, server.reader, "--dsn-file", f.dsnFile)...); !strings.Contains(got.out, "alice") {
+		t.Errorf("as that user with another DSN: %+v", got)
 	}
 	for _, tt := range []struct {
 		reason string
 		data   map[string][]byte
 		says   string
 	}{
-		{"no such key", map[string][]byte{"dsn": []byte(f.dsn)}, "secret shop/payments-db has no key admin-dsn"},
+		{"no such key", map[string][]byte{"dsn": []byte(f.dsn)}, "secret " + namespace + "/payments-db has no key admin-dsn"},
 		{"no connection string", map[string][]byte{"admin-dsn": []byte("postgres://hunter2:hunter2@[hunter2")}, "not valid"},
 		{"nobody there", map[string][]byte{"admin-dsn": []byte("postgres://hunter2:hunter2@127.0.0.1:1/hunter2")}, "unreachable"},
 	} {
-		changed := secret
-		changed.Data = tt.data
-		objects := served()
-		objects[policiesPath+"/payments"], objects[secretPath] = p, changed
-		got := execute(t, "", "unknown", "-p", "payments", "--kubeconfig", api(t, objects))
+		secret.Data = tt.data
+		if err := server.client.Update(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+		got := execute(t, "", append(from, server.admin)...)
 		if !strings.Contains(got.message(), tt.says) {
 			t.Errorf("%s: error is %v, want one that says %q", tt.reason, got.failure, tt.says)
 		}
-		if text, _ := json.Marshal(got.out + got.err + got.message()); strings.Contains(string(text), "hunter2") {
+		if text := got.out + got.err + got.message(); strings.Contains(text, "hunter2") {
 			t.Errorf("%s: it shows a part of the connection string: %s", tt.reason, text)
 		}
-	}
-	delete(objects, secretPath)
-	if got := execute(t, "", "unknown", "-p", "payments", "--kubeconfig", api(t, objects)); !strings.Contains(got.message(), "get secret shop/payments-db") {
-		t.Errorf("no Secret: %+v", got)
 	}
 }
 

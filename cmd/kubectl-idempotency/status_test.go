@@ -4,11 +4,10 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -75,94 +74,31 @@ func TestWriteStatus(t *testing.T) {
 	}
 }
 
-// api serves what the API server answers to the commands: discovery of one group, and objects by path. It returns a kubeconfig for it.
-func api(t *testing.T, objects map[string]any) (kubeconfig string) {
-	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		object, found := objects[r.URL.Path]
-		w.Header().Set("Content-Type", "application/json")
-		if !found {
-			w.WriteHeader(http.StatusNotFound)
-			object = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: 404, Message: "not found"}
-		}
-		if err := json.NewEncoder(w).Encode(object); err != nil {
-			t.Errorf("answer %s: %v", r.URL.Path, err)
-		}
-	}))
-	t.Cleanup(server.Close)
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	text := `{"apiVersion": "v1", "kind": "Config", "current-context": "here",
-		"contexts": [{"name": "here", "context": {"cluster": "here", "namespace": "shop", "user": "me"}}],
-		"users": [{"name": "me", "user": {}}],
-		"clusters": [{"name": "here", "cluster": {"server": "` + server.URL + `"}}]}`
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-const policiesPath = "/apis/idempotency.dev/v1alpha1/namespaces/shop/idempotencypolicies"
-
-// served is discovery and the policies of namespace shop.
-func served() map[string]any {
-	all := policies()
-	for i := range all {
-		all[i].TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "IdempotencyPolicy"}
-	}
-	list := func(items ...v1alpha1.IdempotencyPolicy) v1alpha1.IdempotencyPolicyList {
-		return v1alpha1.IdempotencyPolicyList{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "IdempotencyPolicyList"}, Items: items}
-	}
-	version := metav1.GroupVersionForDiscovery{GroupVersion: v1alpha1.GroupVersion.String(), Version: "v1alpha1"}
-	group := metav1.APIGroup{Name: "idempotency.dev", Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version}
-	return map[string]any{
-		"/api":                  metav1.APIVersions{Versions: []string{"v1"}},
-		"/apis":                 metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{group}},
-		"/apis/idempotency.dev": group,
-		"/apis/idempotency.dev/v1alpha1": metav1.APIResourceList{
-			TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
-			GroupVersion: v1alpha1.GroupVersion.String(),
-			APIResources: []metav1.APIResource{{Name: "idempotencypolicies", SingularName: "idempotencypolicy", Namespaced: true, Kind: "IdempotencyPolicy", Verbs: metav1.Verbs{"get", "list"}}},
-		},
-		"/api/v1": metav1.APIResourceList{
-			TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
-			GroupVersion: "v1",
-			APIResources: []metav1.APIResource{{Name: "secrets", SingularName: "secret", Namespaced: true, Kind: "Secret", Verbs: metav1.Verbs{"get"}}},
-		},
-		policiesPath: list(all[0], all[1]),
-		"/apis/idempotency.dev/v1alpha1/idempotencypolicies":                  list(all...),
-		policiesPath + "/orders":                                              all[1],
-		"/apis/idempotency.dev/v1alpha1/namespaces/empty/idempotencypolicies": list(),
-	}
-}
-
 func TestStatus(t *testing.T) {
-	kubeconfig := api(t, served())
+	first, second := newNamespace(t), newNamespace(t)
+	createPolicy(t, first, "payments", "app: payments")
+	createPolicy(t, first, "orders", "app: orders")
+	createPolicy(t, second, "transfers", "app: transfers")
 	tests := []struct {
 		reason string
 		args   []string
 		lines  []string // beginnings of the lines, blank ones left out
 		err    string
 	}{
-		{"the context's namespace", nil, []string{"NAMESPACE ", "shop  ", "shop  ", "shop/orders", "  Ready ", "  Injected ", "  Reconciling "}, ""},
-		{"one policy", []string{"orders"}, []string{"NAMESPACE ", "shop  ", "shop/orders", "  Ready ", "  Accepted ", "  Injected ", "  Reconciling ", "  Stalled "}, ""},
-		{"all namespaces", []string{"-A"}, []string{"NAMESPACE ", "bank ", "shop ", "shop ", "bank/transfers", "shop/orders", "  Ready ", "  Injected ", "  Reconciling "}, ""},
-		{"a namespace without any", []string{"-n", "empty"}, nil, "No policies found."},
+		{"a namespace", []string{"-n", first}, []string{"NAMESPACE ", first + " orders ", first + " payments ", first + "/orders: the operator has seen", "Ready False Invalid", first + "/payments: ", "Ready False Invalid"}, ""},
+		{"one policy", []string{"orders", "-n", first}, []string{"NAMESPACE ", first + " orders ", first + "/orders: ", "Ready False Invalid", "Accepted True"}, ""},
+		{"a namespace without any", []string{"-n", "default"}, nil, "No policies found."},
 	}
 	for _, tt := range tests {
 		t.Run(tt.reason, func(t *testing.T) {
-			got := execute(t, "", append([]string{"status", "--kubeconfig", kubeconfig}, tt.args...)...)
+			got := execute(t, "", append([]string{"status", "--kubeconfig", server.admin}, tt.args...)...)
 			if got.failure != nil {
 				t.Fatal(got.failure)
 			}
 			if strings.TrimSpace(got.err) != tt.err {
 				t.Errorf("it said %q, want %q", got.err, tt.err)
 			}
-			var lines []string
-			for line := range strings.Lines(got.out) {
-				if line != "\n" {
-					lines = append(lines, line)
-				}
-			}
+			lines := strings.FieldsFunc(squeeze(got.out), func(r rune) bool { return r == '\n' })
 			if len(lines) != len(tt.lines) {
 				t.Fatalf("%d lines, want %d:\n%s", len(lines), len(tt.lines), got.out)
 			}
@@ -173,17 +109,33 @@ func TestStatus(t *testing.T) {
 			}
 		})
 	}
+	everywhere := execute(t, "", "status", "-A", "--kubeconfig", server.admin)
+	for _, namespace := range []string{first, second} {
+		if !strings.Contains(everywhere.out, "\n"+namespace+" ") {
+			t.Errorf("-A does not show namespace %s: %v\n%s", namespace, everywhere.failure, everywhere.out)
+		}
+	}
 }
 
 func TestStatusExplains(t *testing.T) {
-	if got := execute(t, "", "status", "refunds", "--kubeconfig", api(t, served())); !strings.Contains(got.message(), "get policy shop/refunds") {
+	if got := execute(t, "", "status", "refunds", "-n", "shop", "--kubeconfig", server.admin); !strings.Contains(got.message(), "get policy shop/refunds") {
 		t.Errorf("a policy that is not there: %v", got.failure)
 	}
-	bare := map[string]any{"/api": metav1.APIVersions{}, "/apis": metav1.APIGroupList{}}
-	if got := execute(t, "", "status", "--kubeconfig", api(t, bare)); !strings.Contains(got.message(), "install the operator first") {
-		t.Errorf("a cluster without the operator: %v", got.failure)
+	if got := execute(t, "", "status", "--kubeconfig", server.stranger); !strings.Contains(got.message(), "forbidden") {
+		t.Errorf("a user without rights: %v", got.failure)
 	}
 	if got := execute(t, "", "status", "--kubeconfig", "/no/such/file"); !strings.Contains(got.message(), "/no/such/file") {
 		t.Errorf("no kubeconfig: %v", got.failure)
+	}
+	bare := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path != "/api" && r.URL.Path != "/apis" {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		fmt.Fprint(w, `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`)
+	}))
+	defer bare.Close()
+	if got := execute(t, "", "status", "--kubeconfig", os.DevNull, "--server", bare.URL); !strings.Contains(got.message(), "install the operator first") {
+		t.Errorf("a cluster without the operator: %v", got.failure)
 	}
 }
