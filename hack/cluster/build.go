@@ -204,7 +204,7 @@ func follow(lines <-chan string, name string, say *progress) string {
 	ticker := time.NewTicker(sayInterval)
 	defer ticker.Stop()
 	var tail []string
-	packages, last := 0, "starting"
+	packages, last := 0, "none yet: go reads its cache, or links"
 	for {
 		select {
 		case line, more := <-lines:
@@ -219,7 +219,7 @@ func follow(lines <-chan string, name string, say *progress) string {
 				tail = tail[1:]
 			}
 		case <-ticker.C:
-			say.step("  %s: %d packages compiled or linking, latest %s", strings.TrimSuffix(name, ".new"), packages, last)
+			say.step("  %s: %d packages, latest %s", strings.TrimSuffix(name, ".new"), packages, last)
 		}
 	}
 }

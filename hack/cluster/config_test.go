@@ -148,3 +148,41 @@ func TestRemoveDirectoryRefusesBroadPaths(t *testing.T) {
 		}
 	}
 }
+
+func TestClaim(t *testing.T) {
+	boot, err := bootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		reason        string
+		found         string // the owner file; empty for none
+		refused, kept bool   // kept: what is in the run directory stays
+	}{
+		{reason: "nobody's"},
+		{reason: "ours", found: `{"boot":"` + boot + `","state":"STATE"}`, kept: true},
+		{reason: "ours of an earlier boot", found: `{"boot":"earlier","state":"STATE"}`},
+		{reason: "another node's", found: `{"boot":"` + boot + `","state":"/elsewhere"}`, refused: true, kept: true},
+		{reason: "another node's of an earlier boot", found: `{"boot":"earlier","state":"/elsewhere"}`},
+		{reason: "not readable", found: "{"},
+	} {
+		n := &node{layout: testLayout(t)}
+		left := n.layout.record("kubelet")
+		write(t, left, []byte("{}"))
+		if row.found != "" {
+			write(t, n.layout.ownerFile(), []byte(strings.ReplaceAll(row.found, "STATE", n.layout.state)))
+		}
+		if err := n.claim(); (err != nil) != row.refused {
+			t.Errorf("%s: got %v, want refused: %v", row.reason, err, row.refused)
+		}
+		if _, err := os.Stat(left); (err == nil) != row.kept {
+			t.Errorf("%s: kept %v, want %v", row.reason, err == nil, row.kept)
+		}
+		if !row.refused {
+			var got owner
+			if err := json.Unmarshal(read(t, n.layout.ownerFile()), &got); err != nil || got != (owner{Boot: boot, State: n.layout.state}) {
+				t.Errorf("%s: owner %+v, %v", row.reason, got, err)
+			}
+		}
+	}
+}

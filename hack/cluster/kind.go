@@ -21,6 +21,8 @@ type kind struct {
 	say    *progress
 }
 
+func (k *kind) lockFile() string { return filepath.Join(filepath.Dir(k.layout.state), "lock") }
+
 func (k *kind) up(ctx context.Context) error {
 	clusters, err := command(ctx, nil, "kind", "get", "clusters")
 	if err != nil {

@@ -57,7 +57,6 @@ func findSource() (string, error) {
 	}
 }
 
-func (l layout) lockFile() string            { return filepath.Join(filepath.Dir(l.state), "lock") }
 func (l layout) kubeconfig() string          { return filepath.Join(l.state, "kubeconfig") }
 func (l layout) certificate(n string) string { return filepath.Join(l.state, "certificates", n) }
 func (l layout) config(n string) string      { return filepath.Join(l.state, "config", n) }
@@ -65,7 +64,7 @@ func (l layout) data(n string) string        { return filepath.Join(l.state, "da
 func (l layout) log(n string) string         { return filepath.Join(l.state, "logs", n+".log") }
 func (l layout) podLogs() string             { return filepath.Join(l.state, "logs", "pods") }
 func (l layout) record(n string) string      { return filepath.Join(l.run, "processes", n+".json") }
-func (l layout) bootFile() string            { return filepath.Join(l.run, "boot") }
+func (l layout) ownerFile() string           { return filepath.Join(l.run, "owner.json") }
 func (l layout) containerdSocket() string    { return filepath.Join(l.run, "containerd.sock") }
 func (l layout) envtest() string             { return filepath.Join(l.cache, "envtest") }
 

@@ -66,15 +66,15 @@ func run(ctx context.Context, args []string, env func(string) string, out, log i
 	}
 	switch args[0] {
 	case "up":
-		return change(ctx, layout, provider, say, provider.up)
+		return change(ctx, provider, say, provider.up)
 	case "down":
-		return change(ctx, layout, provider, say, provider.down)
+		return change(ctx, provider, say, provider.down)
 	case "images":
 		images, err := buildProductImages(ctx, layout, say, args[1:])
 		if err != nil {
 			return err
 		}
-		return change(ctx, layout, provider, say, func(ctx context.Context) error { return provider.load(ctx, images) })
+		return change(ctx, provider, say, func(ctx context.Context) error { return provider.load(ctx, images) })
 	case "status":
 		return provider.status(ctx, out)
 	case "build":
@@ -92,6 +92,7 @@ func run(ctx context.Context, args []string, env func(string) string, out, log i
 
 // provider is a way to have a cluster.
 type provider interface {
+	lockFile() string // serializes changes
 	up(ctx context.Context) error
 	down(ctx context.Context) error
 	status(ctx context.Context, out io.Writer) error
@@ -99,8 +100,8 @@ type provider interface {
 }
 
 // change runs something that alters the cluster, one at a time on this machine.
-func change(ctx context.Context, layout layout, p provider, say *progress, action func(context.Context) error) error {
-	lock, err := acquire(ctx, layout.lockFile(), say)
+func change(ctx context.Context, p provider, say *progress, action func(context.Context) error) error {
+	lock, err := acquire(ctx, p.lockFile(), say)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -32,7 +33,7 @@ func (n *node) up(ctx context.Context) error {
 	if err := buildAll(ctx, n.layout, n.say); err != nil {
 		return err
 	}
-	if err := n.forgetLastBoot(); err != nil {
+	if err := n.claim(); err != nil {
 		return err
 	}
 	if err := ensureCertificates(n.layout, time.Now()); err != nil {
@@ -79,20 +80,37 @@ func (n *node) startComponents(ctx context.Context) error {
 	return n.applyDNS(ctx, images)
 }
 
-// forgetLastBoot clears the run directory when the machine was restarted since: its mounts and processes are gone, and
-// what it recorded about them would mislead containerd.
-func (n *node) forgetLastBoot() error {
+// lockFile is one for the machine, which has room for one node, and outlives the run directory.
+func (n *node) lockFile() string { return n.layout.run + ".lock" }
+
+// owner says whose the run directory is.
+type owner struct {
+	Boot  string `json:"boot"`
+	State string `json:"state"` // the state directory of the node
+}
+
+// claim makes the run directory ours. It refuses to disturb a node that was started with another state directory, and
+// clears what an earlier boot left: its mounts and processes are gone, and what it recorded would mislead containerd.
+func (n *node) claim() error {
 	boot, err := bootID()
 	if err != nil {
 		return fmt.Errorf("read boot id: %w", err)
 	}
-	if last, err := os.ReadFile(n.layout.bootFile()); err == nil && string(last) == boot {
+	data, err := os.ReadFile(n.layout.ownerFile())
+	var last owner
+	if err == nil && json.Unmarshal(data, &last) == nil && last.Boot == boot {
+		if last.State != n.layout.state {
+			return fmt.Errorf("claim %s: a node with its state in %s uses it; take that down first, with its XDG_STATE_HOME", n.layout.run, last.State)
+		}
 		return nil
 	}
 	if err := n.removeDirectory(n.layout.run); err != nil {
 		return err
 	}
-	return writeFile(n.layout.bootFile(), []byte(boot), 0o600)
+	if data, err = json.Marshal(owner{Boot: boot, State: n.layout.state}); err != nil {
+		return fmt.Errorf("claim %s: %w", n.layout.run, err)
+	}
+	return writeFile(n.layout.ownerFile(), data, 0o600)
 }
 
 // applyDNS installs CoreDNS, and rolls it out anew when its image changed.
@@ -159,6 +177,9 @@ func (n *node) kubectl(ctx context.Context, args ...string) (string, error) {
 // down stops and removes everything that up makes, whatever state it is in. A second run completes an interrupted one.
 func (n *node) down(ctx context.Context) error {
 	if _, err := prepareHost(ctx, n.say); err != nil {
+		return err
+	}
+	if err := n.claim(); err != nil {
 		return err
 	}
 	c := n.components()
