@@ -151,7 +151,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		s.limits.ClientTimeout = 200 * time.Millisecond
 		s.config.Routes[0].ResponseMaxBytes = 10
 		s.app = func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, strings.Repeat("x", 64<<20))
+			_, _ = io.WriteString(w, strings.Repeat("x", 16<<20))
 		}
 	})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))

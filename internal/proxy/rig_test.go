@@ -37,7 +37,7 @@ func sampleRoute() proxyconfig.Route {
 	return proxyconfig.Route{
 		Name: "create-payment", Methods: []string{"POST"}, Path: "/payments", KeyRequired: true, KeyHeader: "Idempotency-Key", KeyMaxLength: 255,
 		WindowMillis: time.Hour.Milliseconds(), CanonicalJSON: true, InFlight: "Reject", MaxWaitMillis: 2000, OnUnknownOutcome: "Block",
-		ResponseMaxBytes: 1 << 20, TimeoutMillis: 10_000,
+		ResponseMaxBytes: 1 << 20, TimeoutMillis: 60_000,
 	}
 }
 
@@ -200,10 +200,10 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// eventually polls until ok or ten seconds have gone.
+// eventually polls until ok or half a minute has gone.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(30 * time.Second)
 	for !ok() {
 		select {
 		case <-deadline:
