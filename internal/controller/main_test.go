@@ -4,6 +4,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
+	"github.com/idempotency-dev/operator/internal/localpg/pgtest"
 )
 
 // server is the kube-apiserver that every test of this package shares; each test has its own namespaces.
@@ -28,33 +30,30 @@ var server struct {
 	scheme *runtime.Scheme
 }
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
+func TestMain(m *testing.M) {
 	environment := &envtest.Environment{
 		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
 		ErrorIfCRDPathMissing: true,
 	}
-	config, err := environment.Start()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "start kube-apiserver and etcd:", err)
-		return 1
+	if err := connect(environment); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	defer func() { _ = environment.Stop() }()
-	server.scheme = runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(server.scheme); err != nil {
-			fmt.Fprintln(os.Stderr, "build scheme:", err)
-			return 1
-		}
-	}
-	server.config = config
-	server.client, err = client.New(config, client.Options{Scheme: server.scheme})
+	pgtest.Main(m)
+}
+
+func connect(environment *envtest.Environment) error {
+	config, err := environment.Start()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "connect:", err)
-		return 1
+		return fmt.Errorf("start kube-apiserver and etcd: %w", err)
 	}
-	return m.Run()
+	server.config, server.scheme = config, runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(server.scheme), v1alpha1.AddToScheme(server.scheme)); err != nil {
+		return fmt.Errorf("build scheme: %w", err)
+	}
+	server.client, err = client.New(config, client.Options{Scheme: server.scheme})
+	return err
 }
 
 // newNamespace makes a namespace that is opted in to injection.

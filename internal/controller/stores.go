@@ -186,8 +186,9 @@ func (s *store) probe(ctx context.Context, clock clock.Clock) (keystore.Health, 
 	}
 	s.health, s.err, s.probed = health, err, clock.Now()
 	if err != nil {
-		// What comes back may be another database, restored or made anew.
+		// What comes back may be another database, restored or made anew, and settings that were mended hold for new connections only.
 		clear(s.prepared)
+		s.admin.Reset()
 	}
 	return health, err
 }

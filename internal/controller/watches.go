@@ -98,4 +98,3 @@ func podChanged() predicate.Predicate {
 			!labels.Equals(before.Labels, after.Labels) || !labels.Equals(before.Annotations, after.Annotations)
 	}}
 }
-
