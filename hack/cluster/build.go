@@ -121,7 +121,7 @@ func buildComponents(ctx context.Context, l layout, say *progress, wanted []comp
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer func() { _ = lock.Close() }()
 	for _, c := range wanted {
 		if err := c.build(ctx, l, say); err != nil {
 			return err

@@ -92,7 +92,7 @@ func (s imageSource) build(ctx context.Context, l layout, say *progress) (image,
 	if err != nil {
 		return image{}, err
 	}
-	defer lock.Close()
+	defer func() { _ = lock.Close() }()
 	err = goBuild(ctx, say, filepath.Join(l.source, s.module), "-s -w -X main.version=dev", binary, "./"+s.pkg)
 	if err != nil {
 		return image{}, fmt.Errorf("build image %s: %w", s.name, err)

@@ -90,7 +90,7 @@ func (i image) save(path string) error {
 	if err != nil {
 		return fmt.Errorf("save image %s: %w", i.name, err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	if err := i.write(file); err != nil {
 		return err
 	}

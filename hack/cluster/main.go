@@ -105,7 +105,7 @@ func change(ctx context.Context, p provider, say *progress, action func(context.
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer func() { _ = lock.Close() }()
 	if n, ok := p.(*node); ok {
 		n.lock = lock
 	}

@@ -180,7 +180,7 @@ func (n *node) ensureStarted(ctx context.Context, p process) error {
 		return fmt.Errorf("replace %s: %w", p.name, err)
 	}
 	n.say.step("starting %s", p.name)
-	return n.start(p, want)
+	return n.start(ctx, p, want)
 }
 
 func (n *node) awaitProcess(ctx context.Context, p process) error {
@@ -198,7 +198,7 @@ const launchCommand = "launch"
 
 // start runs p through launch. The child inherits the lock and keeps it until it has recorded itself: if this program is
 // killed in between, the next run waits for the record, so no component ever runs unrecorded.
-func (n *node) start(p process, fingerprint string) error {
+func (n *node) start(ctx context.Context, p process, fingerprint string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
@@ -210,28 +210,32 @@ func (n *node) start(p process, fingerprint string) error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
-	defer reader.Close()
+	defer func() { _ = reader.Close() }()
 	args := append([]string{launchCommand, n.layout.record(p.name), fingerprint}, p.argv...)
-	// It outlives its starter on purpose, so it hangs on no caller's context.
-	cmd := exec.CommandContext(context.Background(), self, args...)
+	// It outlives its starter on purpose, so it does not end with the context.
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), self, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{writer, n.lock}
 	cmd.Env = []string{"HOME=" + n.layout.state, "PATH=" + n.path()}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
-	writer.Close()
+	_ = writer.Close()
 	if err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	go func() { _ = cmd.Wait() }() // collects it if it ends before this program
 	// The pipe closes when the child becomes the component; anything in it is why it could not.
-	if message, err := io.ReadAll(reader); err != nil || len(message) > 0 {
-		return fmt.Errorf("start %s: %s %w", p.name, message, err)
+	message, err := io.ReadAll(reader)
+	if len(message) > 0 {
+		err = errors.New(string(message))
+	}
+	if err != nil {
+		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	return nil
 }

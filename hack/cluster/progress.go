@@ -77,7 +77,7 @@ func acquire(ctx context.Context, path string, say *progress) (*os.File, error) 
 			return file, nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			file.Close()
+			_ = file.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		if !told {
@@ -86,7 +86,7 @@ func acquire(ctx context.Context, path string, say *progress) (*os.File, error) 
 		}
 		select {
 		case <-ctx.Done():
-			file.Close()
+			_ = file.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, ctx.Err())
 		case <-time.After(pollInterval):
 		}
