@@ -5,6 +5,7 @@ package proxyconfig
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/textproto"
@@ -116,7 +117,8 @@ func (p *problems) route(at string, r Route) {
 	for i, name := range r.ResponseHeaders {
 		p.header(fmt.Sprintf("%s.responseHeaders[%d]", at, i), name)
 	}
-	for status, rule := range r.StatusRules {
+	for _, status := range slices.Sorted(maps.Keys(r.StatusRules)) {
+		rule := r.StatusRules[status]
 		p.check(status >= 200 && status <= 599, "%s.statusRules: %d is not a final status code", at, status)
 		p.oneOf(fmt.Sprintf("%s.statusRules[%d]", at, status), rule, "Store", "Release")
 	}
