@@ -14,7 +14,7 @@ import (
 //
 // A pod that carries this sidecar already is returned as it is, whatever others did to the container since, as long as the sidecar's
 // ports still are what they would be now: another injector that came later may have taken them. A pod that carries an older sidecar,
-// or another policy's, gets the current one in its place. The error is a *Refusal.
+// or another policy's, gets the current one in its place. The error is a *RefusalError.
 func Pod(s Sidecar, pod *corev1.Pod) (*corev1.Pod, error) {
 	if refusal := refusalOf(s, pod); refusal != nil {
 		return nil, refusal
@@ -62,7 +62,7 @@ func sidecarIn(pod *corev1.Pod) *corev1.Container {
 }
 
 // refusalOf names what keeps the sidecar out of the pod, ports aside.
-func refusalOf(s Sidecar, pod *corev1.Pod) *Refusal {
+func refusalOf(s Sidecar, pod *corev1.Pod) *RefusalError {
 	if refusal := s.Validate(); refusal != nil {
 		return refusal
 	}

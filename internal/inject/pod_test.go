@@ -45,7 +45,7 @@ func render(t *testing.T, pod *corev1.Pod, err error) string {
 	t.Helper()
 	var value any = pod
 	if err != nil {
-		var refusal *inject.Refusal
+		var refusal *inject.RefusalError
 		if !errors.As(err, &refusal) {
 			t.Fatalf("error of type %T: %v", err, err)
 		}
@@ -91,7 +91,7 @@ func properties(t *testing.T, s inject.Sidecar, pod *corev1.Pod) {
 		t.Fatalf("the pod given was changed:\n%s", cmp.Diff(before, got))
 	}
 	if err != nil {
-		var refusal *inject.Refusal
+		var refusal *inject.RefusalError
 		if !errors.As(err, &refusal) || refusal.Reason == "" || refusal.Message == "" || once != nil {
 			t.Fatalf("an error is a refusal with reason and message, and no pod: %#v, %v", err, once)
 		}
@@ -178,7 +178,7 @@ func TestForeignChanges(t *testing.T) {
 }
 
 func reasonOf(err error) inject.Reason {
-	var refusal *inject.Refusal
+	var refusal *inject.RefusalError
 	if errors.As(err, &refusal) {
 		return refusal.Reason
 	}

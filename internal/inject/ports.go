@@ -60,7 +60,7 @@ func TrafficOf(pod *corev1.Pod) (Traffic, bool) {
 }
 
 // intercept chooses the sidecar's ports and, for NamedPort, takes the app's port name over. It changes pod only when it succeeds.
-func intercept(s Sidecar, pod *corev1.Pod) (Traffic, *Refusal) {
+func intercept(s Sidecar, pod *corev1.Pod) (Traffic, *RefusalError) {
 	app, refusal := target(s, pod)
 	if refusal != nil {
 		return Traffic{}, refusal
@@ -92,7 +92,7 @@ type port struct {
 }
 
 // target finds the app's port.
-func target(s Sidecar, pod *corev1.Pod) (port, *Refusal) {
+func target(s Sidecar, pod *corev1.Pod) (port, *RefusalError) {
 	if s.Interception == v1alpha1.InterceptNamedPort {
 		if s.Port.Type != intstr.String {
 			return port{}, refuse(PortUnnamed, "policy %s: NamedPort takes a port's name over, and spec.target.port is the number %d: name the container port and write its name", s.Policy, s.Port.IntVal)
@@ -123,7 +123,7 @@ func target(s Sidecar, pod *corev1.Pod) (port, *Refusal) {
 }
 
 // absent says why no TCP port has the name.
-func absent(s Sidecar, pod *corev1.Pod) *Refusal {
+func absent(s Sidecar, pod *corev1.Pod) *RefusalError {
 	for _, c := range serving(pod) {
 		for _, p := range c.Ports {
 			if p.Name == s.Port.StrVal {
@@ -136,7 +136,7 @@ func absent(s Sidecar, pod *corev1.Pod) *Refusal {
 
 // hostPort refuses a port that the node forwards to. It cannot move to the sidecar: the kubelet forwards to no init container
 // (https://github.com/kubernetes/kubernetes/blob/v1.37.2/pkg/kubelet/kuberuntime/kuberuntime_sandbox.go#L121).
-func hostPort(pod *corev1.Pod, number int32) *Refusal {
+func hostPort(pod *corev1.Pod, number int32) *RefusalError {
 	for _, c := range serving(pod) {
 		for _, p := range c.Ports {
 			if p.ContainerPort == number && p.HostPort != 0 && tcp(p) {

@@ -32,16 +32,16 @@ const (
 	PolicyInvalid Reason = "PolicyInvalid"
 )
 
-// Refusal is the error of a pod that cannot carry the sidecar. The pod is as it was.
-type Refusal struct {
+// RefusalError is the error of a pod that cannot carry the sidecar. The pod is as it was.
+type RefusalError struct {
 	Reason Reason
 	// Message says what is in the way, where, and how to mend it.
 	Message string
 }
 
 // Error returns the message.
-func (r *Refusal) Error() string { return r.Message }
+func (r *RefusalError) Error() string { return r.Message }
 
-func refuse(reason Reason, format string, args ...any) *Refusal {
-	return &Refusal{Reason: reason, Message: fmt.Sprintf(format, args...)}
+func refuse(reason Reason, format string, args ...any) *RefusalError {
+	return &RefusalError{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }

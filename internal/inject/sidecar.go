@@ -84,8 +84,8 @@ func Hash(s Sidecar) string {
 }
 
 // Validate refuses what would make the API server reject the pod, which without the sidecar it would have accepted.
-func (s Sidecar) Validate() *Refusal {
-	invalid := func(format string, args ...any) *Refusal {
+func (s Sidecar) Validate() *RefusalError {
+	invalid := func(format string, args ...any) *RefusalError {
 		return refuse(PolicyInvalid, "policy "+s.Policy+": "+format, args...)
 	}
 	if s.Image == "" || strings.TrimSpace(s.Image) != s.Image {

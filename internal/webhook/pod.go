@@ -142,8 +142,8 @@ func accepted(p *v1alpha1.IdempotencyPolicy) error {
 	case v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonSecretKeyMissing, v1alpha1.ReasonConflicted:
 		return nil
 	case v1alpha1.ReasonInvalid:
-		return &inject.Refusal{Reason: inject.PolicyInvalid, Message: fmt.Sprintf("policy %s: %s", p.Name, c.Message)}
+		return &inject.RefusalError{Reason: inject.PolicyInvalid, Message: fmt.Sprintf("policy %s: %s", p.Name, c.Message)}
 	default:
-		return &inject.Refusal{Reason: reasonPolicyNotAccepted, Message: fmt.Sprintf("policy %s is not accepted (%s): %s", p.Name, c.Reason, c.Message)}
+		return &inject.RefusalError{Reason: reasonPolicyNotAccepted, Message: fmt.Sprintf("policy %s is not accepted (%s): %s", p.Name, c.Reason, c.Message)}
 	}
 }

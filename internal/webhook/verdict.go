@@ -31,7 +31,7 @@ const (
 	denied outcome = "denied"
 )
 
-// Reasons of verdicts, beside those of inject.Refusal.
+// Reasons of verdicts, beside those of inject.RefusalError.
 const (
 	reasonInjected          inject.Reason = "Injected"
 	reasonAlreadyInjected   inject.Reason = "AlreadyInjected"
@@ -69,7 +69,7 @@ func (v verdict) skipUnlessEnforced(reason inject.Reason, format string, args ..
 	if !v.enforced {
 		return v.skip(reason)
 	}
-	return v.refuse(&inject.Refusal{Reason: reason, Message: fmt.Sprintf(format, args...)})
+	return v.refuse(&inject.RefusalError{Reason: reason, Message: fmt.Sprintf(format, args...)})
 }
 
 // refuse answers that the pod cannot have the sidecar. An err that is no refusal is our own fault.
@@ -78,7 +78,7 @@ func (v verdict) refuse(err error) verdict {
 	if v.enforced {
 		v.outcome = denied
 	}
-	if refusal := (*inject.Refusal)(nil); errors.As(err, &refusal) {
+	if refusal := (*inject.RefusalError)(nil); errors.As(err, &refusal) {
 		v.reason, v.message = refusal.Reason, refusal.Message
 		return v
 	}
