@@ -235,6 +235,42 @@ func TestTwoProxiesExecuteOnce(t *testing.T) {
 	w.executions(1)
 }
 
+// TestAnswersRoundTrip: every byte of a body, and what no UTF-8 string can hold in a header, come back from the database.
+func TestAnswersRoundTrip(t *testing.T) {
+	var every [256]byte
+	for i := range every {
+		every[i] = byte(i)
+	}
+	status := http.StatusCreated
+	w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "application/json")
+		rw.Header().Set("Content-Disposition", "attachment; filename=\"caf\xe9\"")
+		rw.Header()["Link"] = []string{"<a>; rel=x", "<b>; rel=y"}
+		rw.WriteHeader(status)
+		_, _ = rw.Write(every[:])
+		_ = http.NewResponseController(rw).Flush()
+		rw.Header().Set(http.TrailerPrefix+"Checksum", "1")
+	})
+	p := w.proxy("a")
+	p.post("k", `{}`)
+	got := p.post("k", `{}`)
+	if !got.replayed() || got.body != string(every[:]) || got.header.Get("Content-Disposition") != "attachment; filename=\"caf\xe9\"" || len(got.header["Link"]) != 2 {
+		t.Errorf("got %d %q %q", got.status, got.body, got.header)
+	}
+	if got := p.post("k", `[]`); got.status != 422 {
+		t.Errorf("another body: %d", got.status)
+	}
+	status = 503
+	p.post("k2", `{}`)
+	status = 204
+	if got := p.post("k2", `{}`); got.status != 204 || got.replayed() {
+		t.Errorf("after a release: %d replayed %v", got.status, got.replayed())
+	}
+	if got := p.post("k2", `{}`); got.status != 204 || !got.replayed() {
+		t.Errorf("no content: %d replayed %v", got.status, got.replayed())
+	}
+}
+
 // TestKilledWhileTheAppWorks: 409 until the lease ends, which takes seconds, and then that the outcome is not known.
 func TestKilledWhileTheAppWorks(t *testing.T) {
 	g := newGate()

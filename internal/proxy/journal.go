@@ -5,7 +5,8 @@ package proxy
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
+	"encoding/base64"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -29,13 +30,13 @@ const (
 
 // record is a result that the store has not taken yet.
 type record struct {
-	Op       string           `json:"op"`
-	Keyspace string           `json:"keyspace"`
-	Client   string           `json:"client"`
-	Key      string           `json:"key"`
-	Token    keystore.Token   `json:"token"`
-	Until    time.Time        `json:"until"` // the window's end: nobody asks for the result then
-	Answer   *keystore.Answer `json:"answer,omitempty"`
+	Op       string
+	Keyspace string
+	Client   string
+	Key      string
+	Token    keystore.Token
+	Until    time.Time // the window's end: nobody asks for the result then
+	Answer   *keystore.Answer
 }
 
 func (r *record) ownership() keystore.Ownership {
@@ -105,22 +106,28 @@ func (j *journal) load() error {
 	return nil
 }
 
+// formatRecord writes r with gob, since header fields may hold bytes that no JSON string can.
 func formatRecord(r *record) ([]byte, error) {
-	body, err := json.Marshal(r)
-	if err != nil {
+	var body bytes.Buffer
+	if err := gob.NewEncoder(&body).Encode(r); err != nil {
 		return nil, err
 	}
-	return fmt.Appendf(nil, "%08x %s\n", crc32.ChecksumIEEE(body), body), nil
+	line := fmt.Appendf(nil, "%08x ", crc32.ChecksumIEEE(body.Bytes()))
+	return append(base64.StdEncoding.AppendEncode(line, body.Bytes()), '\n'), nil
 }
 
 func parseRecord(line []byte) (*record, bool) {
-	sum, body, ok := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(" "))
+	sum, text, ok := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(" "))
 	want, err := strconv.ParseUint(string(sum), 16, 32)
-	if !ok || err != nil || uint64(crc32.ChecksumIEEE(body)) != want {
+	if !ok || err != nil {
+		return nil, false
+	}
+	body, err := base64.StdEncoding.AppendDecode(nil, text)
+	if err != nil || uint64(crc32.ChecksumIEEE(body)) != want {
 		return nil, false
 	}
 	r := &record{}
-	return r, json.Unmarshal(body, r) == nil
+	return r, gob.NewDecoder(bytes.NewReader(body)).Decode(r) == nil
 }
 
 // append puts r on the disk.

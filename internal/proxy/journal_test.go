@@ -19,7 +19,7 @@ import (
 func sampleRecord(i int) *record {
 	return &record{
 		Op: opComplete, Keyspace: "shop.payments", Client: "alice", Key: fmt.Sprint("k", i), Token: keystore.NewToken(), Until: time.Unix(1<<33, 0).UTC(),
-		Answer: &keystore.Answer{Status: 201, Header: map[string][]string{"Location": {"/1"}}, Body: []byte{0, 1, '\n', 255}},
+		Answer: &keystore.Answer{Status: 201, Header: map[string][]string{"Location": {"/caf\xe9"}}, Body: []byte{0, 1, '\n', 255}},
 	}
 }
 
