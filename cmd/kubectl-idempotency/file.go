@@ -42,7 +42,7 @@ func (f *policyFile) read(in io.Reader) (*v1alpha1.IdempotencyPolicy, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open policy: %w", err)
 		}
-		defer file.Close()
+		defer func() { _ = file.Close() }()
 		in = file
 	}
 	p, err := decodePolicy(in)

@@ -44,7 +44,7 @@ func run(ctx context.Context, args []string, env func(string) string, s streams)
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newCompile(s), newLocal(env, s), newStatus(s), newInspect(s), newUnknown(s), newSettle(s), newPlan(s))
+	root.AddCommand(newCompile(s), newLocal(env, s), newStatus(s), newInspect(s), newUnknown(s), newSettle(s), newPlan(s)) //nolint:contextcheck // cobra hands it to each command
 	root.SetArgs(args)
 	root.SetIn(s.in)
 	root.SetOut(s.out)
