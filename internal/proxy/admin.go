@@ -36,7 +36,7 @@ func (a *admin) readyz(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	store := "reachable"
-	if a.proxy.current.Load().link.down.Load() {
+	if a.proxy.storeUp() == 0 {
 		store = "unreachable"
 	}
 	fmt.Fprintf(w, "ok\nkey store: %s\n", store)

@@ -78,6 +78,30 @@ func TestWaitEnds(t *testing.T) {
 	r.executions(1)
 }
 
+// TestWaiters: one more than may wait is refused at once.
+func TestWaiters(t *testing.T) {
+	g := newGate()
+	r := start(t, func(s *setup) {
+		s.config.Routes[0].InFlight, s.config.Routes[0].MaxWaitMillis = "Wait", 60_000
+		s.limits.Waiters, s.app = 2, g.ServeHTTP
+	})
+	replies := make(chan reply, 3)
+	go func() { replies <- r.post("k", `{}`) }()
+	<-g.inside
+	for range 2 {
+		go func() { replies <- r.post("k", `{}`) }()
+	}
+	eventually(t, "two wait", func() bool { return r.proxy.waiters.used.Load() == 2 })
+	want(t, r.post("k", `{}`), 409, "in-flight", false)
+	close(g.leave)
+	for range 3 {
+		if got := <-replies; got.Status != 201 {
+			t.Errorf("got %d", got.Status)
+		}
+	}
+	r.executions(1)
+}
+
 func TestLiveHolderKeepsItsReservation(t *testing.T) {
 	g := newGate()
 	r := start(t, func(s *setup) {

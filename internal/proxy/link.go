@@ -109,7 +109,6 @@ func (l *link) check(ctx context.Context) {
 	defer cancel()
 	if l.store.Check(ctx) == nil && l.keepAlive(ctx) == nil {
 		l.down.Store(false)
-		l.metrics.storeUp.Set(1)
 		l.log.Info("key store is reachable again")
 	}
 }
@@ -121,7 +120,6 @@ func (l *link) note(operation string, err error) {
 	}
 	l.metrics.storeErrors.WithLabelValues(operation).Inc()
 	if l.down.CompareAndSwap(false, true) {
-		l.metrics.storeUp.Set(0)
 		l.log.Error("key store is unreachable", "operation", operation)
 		select {
 		case l.failed <- struct{}{}:

@@ -19,7 +19,6 @@ type metrics struct {
 	inFlight      prometheus.Gauge
 	waiting       prometheus.Gauge
 	storeErrors   *prometheus.CounterVec
-	storeUp       prometheus.Gauge
 	lost          prometheus.Counter
 	journal       prometheus.Gauge
 	journalBytes  prometheus.Gauge
@@ -50,7 +49,6 @@ func newMetrics(registry prometheus.Registerer, now func() time.Time) *metrics {
 		inFlight:      gauge("in_flight", "Enforced requests being handled."),
 		waiting:       gauge("waiting", "Requests that wait for another with the same key."),
 		storeErrors:   counter("store_errors_total", "Calls to the key store that failed.", "operation"),
-		storeUp:       gauge("store_up", "1 while the key store takes reservations."),
 		lost:          prometheus.NewCounter(prometheus.CounterOpts{Name: "idempotency_proxy_reservations_lost_total", Help: "Results that came after the reservation had ended or was taken over."}),
 		journal:       gauge("journal_records", "Results that the key store has not taken yet."),
 		journalBytes:  gauge("journal_bytes", "Size of the journal of such results."),
@@ -60,9 +58,8 @@ func newMetrics(registry prometheus.Registerer, now func() time.Time) *metrics {
 		dsnLoaded:     gauge("dsn_last_reload_successful", "1 when the connection string, as it is now, is in use."),
 		configChanged: gauge("config_last_reload_success_timestamp_seconds", "When the configuration in use was loaded."),
 	}
-	registry.MustRegister(m.requests, latency, m.inFlight, m.waiting, m.storeErrors, m.storeUp, m.lost, m.journal, m.journalBytes, m.journalEnds,
+	registry.MustRegister(m.requests, latency, m.inFlight, m.waiting, m.storeErrors, m.lost, m.journal, m.journalBytes, m.journalEnds,
 		m.generation, m.configLoaded, m.dsnLoaded, m.configChanged)
-	m.storeUp.Set(1)
 	return m
 }
 

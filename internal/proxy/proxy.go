@@ -97,6 +97,8 @@ func New(o Options) (*Proxy, error) {
 		chunks:   sync.Pool{New: func() any { return new([chunkBytes]byte) }},
 		done:     make(chan struct{}),
 	}
+	o.Registry.MustRegister(prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "idempotency_proxy_store_up", Help: "1 while the key store takes reservations."}, p.storeUp))
 	p.forward = newForward(p)
 	p.ending, p.endAll = context.WithCancel(context.Background())
 	return p, nil
@@ -134,6 +136,13 @@ func (p *Proxy) enter() *generation {
 			return g
 		}
 	}
+}
+
+func (p *Proxy) storeUp() float64 {
+	if g := p.current.Load(); g == nil || g.link.down.Load() {
+		return 0
+	}
+	return 1
 }
 
 // ServeHTTP decides whether a request is enforced.

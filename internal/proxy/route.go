@@ -94,8 +94,12 @@ func foldPattern(pattern string) string {
 	return strings.Join(segments, "/")
 }
 
-// match is the route that some reading of the request falls under, nil when none does. Two readings under two routes are errPathAmbiguous.
+// match is the route that some reading of the request falls under, nil when none does. Two readings under two routes are errPathAmbiguous, and so
+// is a target without a path, such as http:payments, which net/http takes and nobody can be sure how an app reads.
 func (rt *router) match(r *http.Request) (*route, error) {
+	if r.URL.Opaque != "" {
+		return nil, fmt.Errorf("%w: the target has no path", errPathAmbiguous)
+	}
 	for _, method := range methods(r) {
 		if !rt.byMethod[method] {
 			continue
