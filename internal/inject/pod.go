@@ -67,11 +67,10 @@ func refusalOf(s Sidecar, pod *corev1.Pod) *RefusalError {
 		return refusal
 	}
 	if pod.Spec.HostNetwork {
-		return refuse(HostNetwork, "the pod uses the node's network, where the sidecar cannot stand in front of it: remove hostNetwork or label the pod %s: %s",
-			v1alpha1.InjectionLabel, v1alpha1.InjectionDisabled)
+		return refuse(HostNetwork, "the pod uses the node's network, where the sidecar cannot stand in front of it: remove hostNetwork, or exclude the pod from the selector of policy %s", s.Policy)
 	}
 	if windows(&pod.Spec) {
-		return refuse(Windows, "the pod runs on Windows and the sidecar is a Linux program: label the pod %s: %s", v1alpha1.InjectionLabel, v1alpha1.InjectionDisabled)
+		return refuse(Windows, "the pod runs on Windows and the sidecar is a Linux program: exclude the pod from the selector of policy %s", s.Policy)
 	}
 	if sidecarIn(pod) != nil {
 		return nil
