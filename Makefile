@@ -11,6 +11,8 @@ PROXY_IMG ?= docker.io/local/idempotency-proxy:dev
 # Platforms of docker-buildx.
 PLATFORMS ?= linux/amd64,linux/arm64
 VERSION ?= dev
+# demo and e2e run on the cluster that KUBECONFIG names; without one, on the local cluster, which they bring up.
+LOCAL_CLUSTER := $(if $(KUBECONFIG),,cluster-up images)
 
 GO ?= go
 GO_LDFLAGS := -s -w -X main.version=$(VERSION)
@@ -30,7 +32,7 @@ try: ## One payment, sent three times, executed once: no cluster, under a minute
 	$(GO) run ./cmd/kubectl-idempotency local -f config/samples/payments.yaml --demo
 
 .PHONY: demo
-demo: cluster-up images ## The same on a real Kubernetes node, end to end, with what happens printed.
+demo: $(LOCAL_CLUSTER) ## The same on a real Kubernetes node, end to end, with what happens printed.
 	$(GO) test ./test/e2e -count=1 -timeout 30m -v -run '^TestDemo$$'
 
 ##@ Develop
@@ -55,6 +57,7 @@ vet: ## Run go vet.
 .PHONY: lint
 lint: ## Run golangci-lint.
 	$(GOLANGCI_LINT) run ./...
+	cd hack && $(GO) tool -modfile=lint/go.mod golangci-lint run --config ../.golangci.yml ./...
 
 .PHONY: tidy
 tidy: ## Tidy every module.
@@ -66,7 +69,7 @@ test: ## Everything but the cluster tests; installs and starts what it needs.
 	hack/test.sh
 
 .PHONY: e2e
-e2e: cluster-up images ## The cluster tests, on the local cluster or on whatever KUBECONFIG names.
+e2e: $(LOCAL_CLUSTER) ## The cluster tests, on the local cluster or on whatever KUBECONFIG names.
 	$(GO) test ./test/e2e -count=1 -timeout 40m -v
 
 .PHONY: verify
@@ -117,5 +120,5 @@ deploy: ## Install everything.
 undeploy: ## Remove everything.
 	$(KUBECTL) delete --ignore-not-found -k config/default
 
--include hack/cluster/cluster.mk
+include hack/cluster/cluster.mk
 -include bench/bench.mk
