@@ -44,7 +44,7 @@ func (k *keeper) prepare(ctx context.Context, say func(string, ...any)) error {
 		return fmt.Errorf("migrate schema: %w", err)
 	}
 	if err := k.admin.EnsureKeyspace(ctx, k.keyspace, ""); err != nil {
-		return fmt.Errorf("make keyspace %s: %w", k.keyspace, err)
+		return err
 	}
 	report, err := k.pass(ctx)
 	if err != nil {

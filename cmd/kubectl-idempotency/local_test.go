@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/idempotency-dev/operator/internal/keystore"
+	"github.com/idempotency-dev/operator/internal/keystore/postgres"
 	"github.com/idempotency-dev/operator/internal/localpg/pgtest"
 	"github.com/idempotency-dev/operator/internal/proxyconfig"
 )
@@ -128,6 +131,23 @@ func TestLocalRefuses(t *testing.T) {
 				t.Errorf("it shows a part of the connection string: %v %s", got.failure, got.err)
 			}
 		})
+	}
+}
+
+// TestLocalLeavesAnothersKeyspaceAlone meets a keyspace that a policy of some cluster derived and did not mean to share.
+func TestLocalLeavesAnothersKeyspaceAlone(t *testing.T) {
+	dsn := pgtest.NewDatabase(t)
+	admin, err := postgres.OpenAdmin(t.Context(), dsn, "idempotency")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if err := errors.Join(admin.Migrate(t.Context()), admin.EnsureKeyspace(t.Context(), "shop.payments", "another")); err != nil {
+		t.Fatal(err)
+	}
+	got := execute(t, "", "local", "-f", samplePath, "-n", "shop", "--demo", "--dsn", dsn)
+	if !errors.Is(got.failure, keystore.ErrKeyspaceTaken) {
+		t.Errorf("error is %v, want one that says that the keyspace is taken", got.failure)
 	}
 }
 

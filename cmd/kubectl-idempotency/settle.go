@@ -114,8 +114,5 @@ func (db *database) settle(ctx context.Context, entry postgres.Entry, answer *ke
 	if errors.Is(err, postgres.ErrNotUnknown) {
 		return errors.New("the entry has changed since it was read: look at it again")
 	}
-	if err != nil {
-		return fmt.Errorf("settle entry: %w", err)
-	}
-	return nil
+	return err
 }
