@@ -30,8 +30,7 @@ func Validate(p *v1alpha1.IdempotencyPolicy) field.ErrorList {
 	errs = append(errs, validateRetention(spec.Child("retention"), p.Spec.Retention)...)
 	errs = append(errs, validateClient(spec.Child("client"), p.Spec.Client)...)
 	errs = append(errs, validateRoutes(spec.Child("routes"), p.Spec)...)
-	errs = append(errs, oneOf(spec.Child("sidecar", "logLevel"), p.Spec.Sidecar.LogLevel, "debug", "info", "warn", "error")...)
-	return errs
+	return append(errs, validateSidecar(spec.Child("sidecar"), p.Spec.Sidecar)...)
 }
 
 // oneOf refuses a value that is not among allowed.

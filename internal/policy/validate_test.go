@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -85,6 +86,30 @@ func TestValidatePolicy(t *testing.T) {
 		{"an unknown deletionPolicy", func(s *v1alpha1.IdempotencyPolicySpec) { s.Retention.DeletionPolicy = "Burn" }, []string{"spec.retention.deletionPolicy"}, "Retain"},
 		{"an unknown log level", func(s *v1alpha1.IdempotencyPolicySpec) { s.Sidecar.LogLevel = "loud" }, []string{"spec.sidecar.logLevel"}, "debug"},
 		{"several mistakes are reported at once", func(s *v1alpha1.IdempotencyPolicySpec) { s.Mode, s.Keyspace = "Off", "A" }, []string{"spec.mode", "spec.keyspace"}, "Enforce"},
+	})
+}
+
+func TestValidateSidecar(t *testing.T) {
+	list := func(name corev1.ResourceName, quantity string) corev1.ResourceList {
+		return corev1.ResourceList{name: resource.MustParse(quantity)}
+	}
+	resources := func(r corev1.ResourceRequirements) func(*v1alpha1.IdempotencyPolicySpec) {
+		return func(s *v1alpha1.IdempotencyPolicySpec) { s.Sidecar.Resources = r }
+	}
+	image := func(name string) func(*v1alpha1.IdempotencyPolicySpec) {
+		return func(s *v1alpha1.IdempotencyPolicySpec) { s.Sidecar.Image = name }
+	}
+	check(t, []row{
+		{"an image", image("registry.example:5000/proxy@sha256:0123"), nil, ""},
+		{"an image with a space before it", image(" proxy:v1"), []string{"spec.sidecar.image"}, "write an image"},
+		{"the longest image", image(strings.Repeat("i", 512)), nil, ""},
+		{"an image over the longest", image(strings.Repeat("i", 513)), []string{"spec.sidecar.image"}, "write an image"},
+		{"a request of all of the limit", resources(corev1.ResourceRequirements{Limits: list("cpu", "1"), Requests: list("cpu", "1000m")}), nil, ""},
+		{"a request over the limit", resources(corev1.ResourceRequirements{Limits: list("cpu", "1"), Requests: list("cpu", "1001m")}), []string{"spec.sidecar.resources.requests[cpu]"}, "more than the limit, 1"},
+		{"a request without a limit", resources(corev1.ResourceRequirements{Requests: list("memory", "64Mi")}), nil, ""},
+		{"a negative limit", resources(corev1.ResourceRequirements{Limits: list("memory", "-1")}), []string{"spec.sidecar.resources.limits[memory]"}, "negative"},
+		{"an unknown resource", resources(corev1.ResourceRequirements{Limits: list("memroy", "64Mi")}), []string{"spec.sidecar.resources.limits[memroy]"}, `"memory"`},
+		{"a claim", resources(corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}), []string{"spec.sidecar.resources.claims"}, "remove it"},
 	})
 }
 
