@@ -11,8 +11,6 @@ PROXY_IMG ?= docker.io/local/idempotency-proxy:dev
 # Platforms of docker-buildx.
 PLATFORMS ?= linux/amd64,linux/arm64
 VERSION ?= dev
-# demo and e2e run on the cluster that KUBECONFIG names; without one, on the local cluster, which they bring up.
-LOCAL_CLUSTER := $(if $(KUBECONFIG),,cluster-up images)
 
 GO ?= go
 GO_LDFLAGS := -s -w -X main.version=$(VERSION)
@@ -32,8 +30,8 @@ try: ## One payment, sent three times, executed once: no cluster, under a minute
 	$(GO) run ./cmd/kubectl-idempotency local -f config/samples/payments.yaml --demo
 
 .PHONY: demo
-demo: $(LOCAL_CLUSTER) ## The same on a real Kubernetes node, end to end, with what happens printed.
-	$(GO) test ./test/e2e -count=1 -timeout 30m -v -run '^TestDemo$$'
+demo: ## The same on a real Kubernetes node, end to end, with what happens printed.
+	hack/with-cluster.sh $(GO) test ./test/e2e -count=1 -timeout 30m -v -run '^TestDemo$$'
 
 ##@ Develop
 
@@ -69,8 +67,8 @@ test: ## Everything but the cluster tests; installs and starts what it needs.
 	hack/test.sh
 
 .PHONY: e2e
-e2e: $(LOCAL_CLUSTER) ## The cluster tests, on the local cluster or on whatever KUBECONFIG names.
-	$(GO) test ./test/e2e -count=1 -timeout 40m -v
+e2e: ## The cluster tests, on the local cluster or on whatever KUBECONFIG names.
+	hack/with-cluster.sh $(GO) test ./test/e2e -count=1 -timeout 40m -v
 
 .PHONY: verify
 verify: manifests generate fmt tidy vet lint ## Regenerate, format, tidy, lint; fail when that changed anything.
