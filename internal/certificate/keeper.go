@@ -36,6 +36,8 @@ const (
 	settle = 10 * time.Second
 	// recheck is how often the certificate's age is looked at.
 	recheck = 6 * time.Hour
+	// changedAnnotation on a webhook configuration is when an authority was added beside others.
+	changedAnnotation = "idempotency.dev/ca-bundle-changed"
 )
 
 // Config of a Keeper.
@@ -56,9 +58,8 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	current *pair
-	// next is trusted since nextSince, and takes the place of current once that has settled.
-	next      *pair
-	nextSince time.Time
+	// next takes the place of current once the trust in it has settled.
+	next *pair
 }
 
 // New returns a Keeper that has no certificate yet. c reads Secrets without a cache.
@@ -109,9 +110,10 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if req.NamespacedName != k.config.Secret {
 		return reconcile.Result{}, nil
 	}
+	var since time.Time
 	stored, err := k.stored(ctx)
 	if err == nil {
-		err = k.trusted(ctx, stored)
+		since, err = k.trusted(ctx, stored)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return reconcile.Result{RequeueAfter: 200 * time.Millisecond}, nil // another replica was faster
@@ -119,7 +121,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: k.adopt(stored)}, nil
+	return reconcile.Result{RequeueAfter: k.adopt(stored, since)}, nil
 }
 
 // stored returns the pair in the Secret; where it is missing, damaged or old, a better one is written first.
@@ -158,58 +160,74 @@ func (k *Keeper) replacement(now time.Time) (*pair, error) {
 	return newPair(k.config.Names, now)
 }
 
-// trusted makes the webhook configurations trust the authority of p. One that does not exist yet is dealt with when it comes.
-func (k *Keeper) trusted(ctx context.Context, p *pair) error {
-	key, now := types.NamespacedName{Name: k.config.Webhooks}, k.clock.Now()
+// trusted makes the webhook configurations trust the authority of p, and returns since when they may not have been seen to do so.
+// One that does not exist yet is dealt with when it comes.
+func (k *Keeper) trusted(ctx context.Context, p *pair) (since time.Time, err error) {
+	key := types.NamespacedName{Name: k.config.Webhooks}
 	mutating := &admissionv1.MutatingWebhookConfiguration{}
 	if err := k.client.Get(ctx, key, mutating); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get mutating webhook configuration %s: %w", key.Name, err)
+		return since, fmt.Errorf("get mutating webhook configuration %s: %w", key.Name, err)
 	}
-	changed := false
+	var configs []*admissionv1.WebhookClientConfig
 	for i := range mutating.Webhooks {
-		changed = addTo(&mutating.Webhooks[i].ClientConfig, p, now) || changed
+		configs = append(configs, &mutating.Webhooks[i].ClientConfig)
 	}
-	if changed {
-		if err := k.client.Update(ctx, mutating); err != nil {
-			return err
-		}
+	first, err := k.add(ctx, p, mutating, configs)
+	if err != nil {
+		return since, err
 	}
 	validating := &admissionv1.ValidatingWebhookConfiguration{}
 	if err := k.client.Get(ctx, key, validating); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get validating webhook configuration %s: %w", key.Name, err)
+		return since, fmt.Errorf("get validating webhook configuration %s: %w", key.Name, err)
 	}
-	changed = false
+	configs = nil
 	for i := range validating.Webhooks {
-		changed = addTo(&validating.Webhooks[i].ClientConfig, p, now) || changed
+		configs = append(configs, &validating.Webhooks[i].ClientConfig)
 	}
-	if changed {
-		return k.client.Update(ctx, validating)
+	second, err := k.add(ctx, p, validating, configs)
+	if second.After(first) {
+		return second, err
 	}
-	return nil
+	return first, err
 }
 
-func addTo(config *admissionv1.WebhookClientConfig, p *pair, now time.Time) (changed bool) {
-	config.CABundle, changed = trust(config.CABundle, p.authority, now)
-	return changed
+// add makes one configuration trust the authority of p, and returns when an authority was last added to it beside others.
+func (k *Keeper) add(ctx context.Context, p *pair, object client.Object, configs []*admissionv1.WebhookClientConfig) (time.Time, error) {
+	now, changed, beside := k.clock.Now(), false, false
+	for _, config := range configs {
+		bundle, added := trust(config.CABundle, p.authority, now)
+		changed = changed || added
+		beside = beside || (added && len(parseBundle(bundle)) > 1)
+		config.CABundle = bundle
+	}
+	annotations := object.GetAnnotations()
+	if beside {
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[changedAnnotation] = now.UTC().Format(time.RFC3339Nano)
+		object.SetAnnotations(annotations)
+	}
+	since, err := time.Parse(time.RFC3339Nano, annotations[changedAnnotation])
+	if err != nil {
+		since = time.Time{} // never, or somebody's doing; then it is not recent
+	}
+	if !changed {
+		return since, nil
+	}
+	return since, k.client.Update(ctx, object)
 }
 
-// adopt serves p, at once or as soon as the trust in it has settled, and returns when to look again.
-func (k *Keeper) adopt(p *pair) time.Duration {
+// adopt serves p as soon as the trust in it has settled, and returns when to look again.
+func (k *Keeper) adopt(p *pair, since time.Time) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := k.clock.Now()
-	switch {
-	case p.equal(k.current):
+	if p.equal(k.current) {
 		k.next = nil
 		return recheck
-	case k.current == nil || k.current.left(now) <= 0:
-		k.current, k.next = p, nil
-		return recheck
-	case !p.equal(k.next):
-		k.next, k.nextSince = p, now
-		return settle
 	}
-	if wait := settle - now.Sub(k.nextSince); wait > 0 {
+	if wait := min(settle-k.clock.Since(since), settle); wait > 0 {
+		k.next = p
 		return wait
 	}
 	k.current, k.next = p, nil

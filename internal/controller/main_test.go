@@ -3,19 +3,24 @@
 package controller
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -30,6 +35,27 @@ var server struct {
 	scheme *runtime.Scheme
 }
 
+// logged is what every controller of this package's tests wrote.
+var logged transcript
+
+// transcript is a buffer for several writers.
+type transcript struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *transcript) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *transcript) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 func TestMain(m *testing.M) {
 	environment := &envtest.Environment{
 		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
@@ -40,6 +66,8 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	defer func() { _ = environment.Stop() }()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&logged, nil)))
+	ctrl.SetLogger(logr.FromSlogHandler(slog.Default().Handler()))
 	pgtest.Main(m)
 }
 
@@ -48,6 +76,7 @@ func connect(environment *envtest.Environment) error {
 	if err != nil {
 		return fmt.Errorf("start kube-apiserver and etcd: %w", err)
 	}
+	config.QPS = -1 // no client-side limit
 	server.config, server.scheme = config, runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(server.scheme), v1alpha1.AddToScheme(server.scheme)); err != nil {
 		return fmt.Errorf("build scheme: %w", err)

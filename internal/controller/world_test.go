@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,12 +40,14 @@ type world struct {
 	database, admin, sidecar string
 	adminRole, sidecarRole   string
 	stores                   *Stores
+	// passes counts how often a policy was looked at.
+	passes *maintained
 }
 
 // newWorld starts a controller with the given clock, nil for the real one.
 func newWorld(t *testing.T, clk clock.Clock) *world {
 	t.Helper()
-	w := &world{t: t, namespace: newNamespace(t), database: pgtest.NewDatabase(t)}
+	w := &world{t: t, namespace: newNamespace(t), database: pgtest.NewDatabase(t), passes: &maintained{}}
 	suffix := strings.ToLower(rand.Text()[:10])
 	w.adminRole, w.sidecarRole = "operator_"+suffix, "sidecar_"+suffix
 	for _, role := range []string{w.adminRole, w.sidecarRole} {
@@ -96,7 +99,7 @@ func (w *world) run(clk clock.Clock) {
 	}
 	w.stores = NewStores(mgr.GetAPIReader(), clk)
 	policies := &Policies{
-		Client: mgr.GetClient(), Events: mgr.GetEventRecorder("idempotency-operator"), Stores: w.stores, Reports: maintained{}, Clock: clk,
+		Client: mgr.GetClient(), Events: mgr.GetEventRecorder("idempotency-operator"), Stores: w.stores, Reports: w.passes, Clock: clk,
 		SidecarImage: sidecarImage, ClusterID: "this-cluster",
 	}
 	if err := policies.SetupWithManager(mgr, nil); err != nil {
@@ -116,12 +119,28 @@ func (w *world) run(clk clock.Clock) {
 	})
 }
 
-// maintained reports that all is well with the partitions.
-type maintained struct{}
+// maintained reports that all is well with the partitions, and counts who asks: each pass does so once.
+type maintained struct{ asked atomic.Int64 }
 
-func (maintained) Report(types.NamespacedName) (retention.Report, error, bool) {
+func (m *maintained) Report(types.NamespacedName) (retention.Report, error, bool) {
+	m.asked.Add(1)
 	day := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	return retention.Report{Now: day, Count: 8, Oldest: day, Newest: day.AddDate(0, 0, 7), RunwayUntil: day.AddDate(0, 0, 8)}, nil, true
+}
+
+// another waits for a whole pass that begins after now.
+func (w *world) another(name string) {
+	w.t.Helper()
+	for range 2 { // the first may have begun before
+		before := w.passes.asked.Load()
+		w.nudge(name)
+		eventually(w.t, func() error {
+			if w.passes.asked.Load() == before {
+				return errors.New("nobody has looked at the policy")
+			}
+			return nil
+		})
+	}
 }
 
 func (w *world) secret(name string, data map[string]string) {
@@ -237,4 +256,5 @@ func (w *world) keyspaces() []string {
 	return names
 }
 
+// errWait is what a condition says that does not hold yet.
 var errWait = errors.New("not yet")
