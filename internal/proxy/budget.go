@@ -2,7 +2,10 @@
 
 package proxy
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // budget is an amount that many share and none waits for.
 type budget struct {
@@ -20,3 +23,17 @@ func (b *budget) take(n int64) bool {
 }
 
 func (b *budget) give(n int64) { b.used.Add(-n) }
+
+const chunkBytes = 32 << 10
+
+// chunks are buffers for one part of a message, to be used again.
+type chunks struct{ pool sync.Pool }
+
+func (c *chunks) get() *[chunkBytes]byte {
+	if chunk, ok := c.pool.Get().(*[chunkBytes]byte); ok {
+		return chunk
+	}
+	return new([chunkBytes]byte)
+}
+
+func (c *chunks) put(chunk *[chunkBytes]byte) { c.pool.Put(chunk) }

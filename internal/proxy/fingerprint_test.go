@@ -84,7 +84,7 @@ func (f fingerprinted) of(t *testing.T, rt *route) keystore.Fingerprint {
 		}
 		req.Header[f.header[i]] = append(req.Header[f.header[i]], f.header[i+1])
 	}
-	s := &spool{dir: t.TempDir(), memoryBytes: 64, bodyBytes: 8 << 20, memory: &budget{limit: 1 << 30}, files: &budget{limit: 1 << 30}}
+	s := &spool{dir: t.TempDir(), memoryBytes: 64, bodyBytes: 8 << 20, memory: &budget{limit: 1 << 30}, files: &budget{limit: 1 << 30}, chunks: &chunks{}}
 	body, err := s.take(req)
 	must(t, err)
 	defer body.close()
@@ -157,7 +157,7 @@ func FuzzFingerprint(f *testing.F) {
 			req := httptest.NewRequest("POST", "/", strings.NewReader(body))
 			req.URL.Path, req.URL.RawPath, req.URL.RawQuery = path, "", query
 			req.Header.Set("Content-Type", mediaType)
-			s := &spool{memoryBytes: 1 << 20, bodyBytes: 1 << 20, memory: &budget{limit: 1 << 30}, files: &budget{limit: 1 << 30}}
+			s := &spool{memoryBytes: 1 << 20, bodyBytes: 1 << 20, memory: &budget{limit: 1 << 30}, files: &budget{limit: 1 << 30}, chunks: &chunks{}}
 			taken, err := s.take(req)
 			must(t, err)
 			defer taken.close()

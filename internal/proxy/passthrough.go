@@ -28,7 +28,7 @@ func newForward(p *Proxy) *httputil.ReverseProxy {
 		Transport:      p.upstream.transport,
 		ModifyResponse: watchResponse,
 		FlushInterval:  -1,
-		BufferPool:     pool{p},
+		BufferPool:     pool{p.chunks},
 		ErrorLog:       quietLog(p.log),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
 			w.WriteHeader(http.StatusBadGateway)
@@ -36,10 +36,11 @@ func newForward(p *Proxy) *httputil.ReverseProxy {
 	}
 }
 
-type pool struct{ p *Proxy }
+// pool is chunks as httputil wants them.
+type pool struct{ chunks *chunks }
 
-func (b pool) Get() []byte  { return b.p.chunks.Get().(*[chunkBytes]byte)[:] }
-func (b pool) Put(c []byte) { b.p.chunks.Put((*[chunkBytes]byte)(c)) }
+func (b pool) Get() []byte  { return b.chunks.get()[:] }
+func (b pool) Put(c []byte) { b.chunks.put((*[chunkBytes]byte)(c)) }
 
 func quietLog(to *slog.Logger) *log.Logger { return log.New(quiet{to}, "", 0) }
 

@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -62,7 +61,7 @@ type Proxy struct {
 	memory   *budget
 	inFlight *budget
 	waiters  *budget
-	chunks   sync.Pool // of *[chunkBytes]byte
+	chunks   *chunks
 
 	active  atomic.Int64 // requests being handled
 	current atomic.Pointer[generation]
@@ -82,19 +81,19 @@ func New(o Options) (*Proxy, error) {
 		return nil, err
 	}
 	m := newMetrics(o.Registry, o.Now)
-	memory := &budget{limit: o.Limits.MemoryBytes}
+	memory, buffers := &budget{limit: o.Limits.MemoryBytes}, &chunks{}
 	p := &Proxy{
 		limits: o.Limits, log: o.Log, metrics: m, now: o.Now, holder: keystore.NewHolder(),
 		upstream: newUpstream(o.Upstream, o.Limits.InFlight),
 		spool: &spool{
 			dir: o.Spool, memoryBytes: o.Limits.BodyMemoryBytes, bodyBytes: o.Limits.BodyBytes,
-			memory: memory, files: &budget{limit: o.Limits.SpillBytes},
+			memory: memory, files: &budget{limit: o.Limits.SpillBytes}, chunks: buffers,
 		},
 		settler:  &settler{journal: journal, limit: o.Limits.JournalBytes, metrics: m, log: o.Log, now: o.Now},
 		memory:   memory,
 		inFlight: &budget{limit: int64(o.Limits.InFlight)},
 		waiters:  &budget{limit: int64(o.Limits.Waiters)},
-		chunks:   sync.Pool{New: func() any { return new([chunkBytes]byte) }},
+		chunks:   buffers,
 		done:     make(chan struct{}),
 	}
 	o.Registry.MustRegister(prometheus.NewGaugeFunc(

@@ -15,11 +15,8 @@ import (
 	"github.com/idempotency-dev/operator/internal/keystore"
 )
 
-const (
-	chunkBytes = 32 << 10
-	// patience is how long the beginning of an answer without a length is held back in the hope that its end comes with it.
-	patience = 50 * time.Millisecond
-)
+// patience is how long the beginning of an answer without a length is held back in the hope that its end comes with it.
+const patience = 50 * time.Millisecond
 
 // relay hands an answer on to the client and to the record. The client has the last of it only when the result is recorded: whoever sees the
 // end of the answer finds the record in place. An answer whose length is known and fits the record is held back whole. One without a length
@@ -98,8 +95,8 @@ func isStream(header http.Header) bool {
 
 // pump reads the answer to its end; an error when it has none.
 func (y *relay) pump() error {
-	chunk := y.x.proxy.chunks.Get().(*[chunkBytes]byte)
-	defer y.x.proxy.chunks.Put(chunk)
+	chunk := y.x.proxy.chunks.get()
+	defer y.x.proxy.chunks.put(chunk)
 	for {
 		n, err := y.response.Body.Read(chunk[:])
 		if n > 0 {

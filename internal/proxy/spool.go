@@ -32,6 +32,7 @@ type spool struct {
 	bodyBytes   int64 // of one body
 	memory      *budget
 	files       *budget
+	chunks      *chunks
 }
 
 // take reads the whole of r's body and its hash: errBodyTooLarge over the limit, errOverloaded when the shared bounds are reached,
@@ -46,13 +47,14 @@ func (s *spool) take(r *http.Request) (*spooled, error) {
 
 func (b *spooled) read(from io.Reader) error {
 	hash := sha256.New()
-	chunk := make([]byte, 16<<10)
+	chunk := b.spool.chunks.get()
+	defer b.spool.chunks.put(chunk)
 	for {
-		n, err := from.Read(chunk)
+		n, err := from.Read(chunk[:])
 		if n > 0 {
 			_, _ = hash.Write(chunk[:n])
 			if err := b.keep(chunk[:n]); err != nil {
-				b.refused = chunk[:n]
+				b.refused = bytes.Clone(chunk[:n])
 				return err
 			}
 		}
