@@ -126,6 +126,7 @@ func callersDeadline(b *bench) {
 	case err := <-result:
 		b.fails(err, keystore.ErrUnavailable)
 		b.fails(err, context.Canceled)
+		wire.cut()
 	case <-time.After(30 * time.Second):
 		b.Fatal("the call outlives its context")
 	}

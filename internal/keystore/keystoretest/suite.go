@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -29,8 +30,8 @@ type Harness struct {
 // Start is what the server's clock shows when a test begins. The harness keeps entries for a week from then on; later entries have to be kept, too.
 func Start() time.Time { return time.Date(2031, time.March, 30, 12, 0, 0, 0, time.UTC) }
 
-// Run tests the Store that newHarness makes; each test asks for one of its own.
-func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
+// Run tests the Store that newHarness makes; each test asks for one of its own. only names the tests to run; none: all.
+func Run(t *testing.T, newHarness func(t *testing.T) Harness, only ...string) {
 	for _, test := range []struct {
 		name string
 		run  func(*bench)
@@ -58,6 +59,9 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"CallersDeadline", callersDeadline},
 		{"Model", model},
 	} {
+		if len(only) > 0 && !slices.Contains(only, test.name) {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
 			h := newHarness(t)
 			b := &bench{T: t, Harness: h, now: Start(), holder: keystore.NewHolder()}

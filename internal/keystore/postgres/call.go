@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // call runs one statement as one transaction in one round trip, and scans its row into dest (none: there is nothing to know).
@@ -33,22 +34,18 @@ func (s *Store) call(ctx context.Context, sql string, args []any, dest ...any) (
 
 // judge says whether to try again after err, and whether the failed attempt may have taken effect.
 func (s *Store) judge(err error) (again, uncertain bool) {
-	switch code := codeOf(err); code {
+	switch codeOf(err) {
 	case "":
 		var connect *pgconn.ConnectError
 		return !errors.As(err, &connect), !pgconn.SafeToRetry(err)
 	case "57P01", "57P02": // the server ends our connection, perhaps while a commit waits for its standby
 		return true, true
 	case unknownStatement, duplicateStatement:
-		// Only a new connection prepares in another way.
-		again = s.pooler.CompareAndSwap(false, true)
-		s.pool.Reset()
-		return again || code == unknownStatement, false
+		s.pooler.Store(true)
+		return true, false
 	case wrongIsolation:
-		return s.explicit.CompareAndSwap(false, true) || s.explicit.Load(), false
-	case "25006": // read-only: it is not the primary any more
-		s.pool.Reset()
-		return false, false
+		s.explicit.Store(true)
+		return true, false
 	case "40001", "40P01", "55000", "0A000": // serialization failure, deadlock, partition being retired, plan of an older function
 		return true, false
 	}
@@ -61,16 +58,27 @@ func (s *Store) attempt(ctx context.Context, sql string, args []any, dest []any)
 		return err
 	}
 	defer conn.Release()
-	if !s.explicit.Load() {
-		return scan(conn.QueryRow(ctx, sql, args...), dest)
+	if s.explicit.Load() {
+		err = explicitly(ctx, conn, sql, args, dest)
+	} else {
+		err = scan(conn.QueryRow(ctx, sql, args...), dest)
 	}
-	// Three messages, one round trip.
+	switch codeOf(err) {
+	case unknownStatement, duplicateStatement, readOnly:
+		// This connection will not do better: it was made before we knew of the pooler, or leads to what is not the primary any more.
+		_ = conn.Conn().Close(ctx)
+	}
+	return err
+}
+
+// explicitly runs the statement in a transaction that says its isolation level: three messages, one round trip.
+func explicitly(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, dest []any) error {
 	batch := &pgx.Batch{}
 	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	batch.Queue(sql, args...)
 	batch.Queue("COMMIT")
 	results := conn.SendBatch(ctx, batch)
-	_, err = results.Exec()
+	_, err := results.Exec()
 	if err == nil {
 		err = scan(results.QueryRow(), dest)
 	}

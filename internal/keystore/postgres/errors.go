@@ -20,8 +20,8 @@ const (
 	noPartition        = "23514" // check_violation: no partition for the row
 	unknownStatement   = "26000"
 	duplicateStatement = "42P05"
+	readOnly           = "25006"
 	wrongIsolation     = "IK001"
-	noPartitionAtAll   = "IK002"
 )
 
 // codeOf is the SQLSTATE in err, or empty.
@@ -67,7 +67,7 @@ func causeOf(code string, err error) error {
 		return keystore.ErrAuthFailed
 	case "28P01":
 		return keystore.ErrAuthFailed
-	case "25006":
+	case readOnly:
 		return keystore.ErrReadOnly
 	case "42501":
 		return keystore.ErrPermissionDenied
