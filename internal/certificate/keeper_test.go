@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	testingclock "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -41,6 +43,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	defer func() { _ = environment.Stop() }()
+	ctrl.SetLogger(logr.Discard())
 	m.Run()
 }
 
@@ -72,6 +75,9 @@ func newCluster(t *testing.T, name string) *cluster {
 		}
 		t.Cleanup(func() { _ = api.Delete(context.Background(), o) })
 	}
+	t.Cleanup(func() {
+		_ = api.Delete(context.Background(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.config.Secret.Namespace, Name: name}})
+	})
 	return c
 }
 

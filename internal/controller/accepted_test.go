@@ -50,7 +50,9 @@ func TestAcceptedConflicted(t *testing.T) {
 	w.await("first", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady)
 	// The names are later in the alphabet, as creation times have whole seconds.
 	w.policy("second", nil)
-	w.policy("third", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Selector.MatchLabels = map[string]string{"tier": "backend"} })
+	w.policy("third", func(p *v1alpha1.IdempotencyPolicy) {
+		p.Spec.Selector.MatchLabels = map[string]string{"tier": "backend"}
+	})
 	if message := w.await("second", v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonConflicted); !strings.Contains(message, `"first"`) {
 		t.Errorf("the message %q does not name the winner", message)
 	}
