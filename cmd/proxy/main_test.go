@@ -93,7 +93,7 @@ func newWorld(t *testing.T, app http.HandlerFunc, change ...func(*proxyconfig.Co
 			app(rw, r)
 			return
 		}
-		rw.WriteHeader(201)
+		rw.WriteHeader(http.StatusCreated)
 		_ = json.NewEncoder(rw).Encode(n)
 	}))
 	t.Cleanup(w.app.Close)
@@ -208,7 +208,7 @@ func newGate() *gate { return &gate{make(chan struct{}, 10), make(chan struct{})
 func (g *gate) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	g.inside <- struct{}{}
 	<-g.leave
-	w.WriteHeader(201)
+	w.WriteHeader(http.StatusCreated)
 	_, _ = io.WriteString(w, "done")
 }
 
@@ -298,7 +298,7 @@ func TestStoppedProxyChangesNothing(t *testing.T) {
 			g.ServeHTTP(rw, r)
 			return
 		}
-		rw.WriteHeader(201)
+		rw.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(rw, "two")
 	}, func(c *proxyconfig.Config) { c.Routes[0].OnUnknownOutcome = "Reexecute" })
 	first := w.proxy("a")

@@ -51,7 +51,7 @@ func TestAuditChangesNothing(t *testing.T) {
 				s.app = func(w http.ResponseWriter, req *http.Request) {
 					n, _ := io.Copy(io.Discard, req.Body)
 					w.Header().Set("Set-Cookie", "a=b")
-					w.WriteHeader(201)
+					w.WriteHeader(http.StatusCreated)
 					_, _ = fmt.Fprint(w, n)
 				}
 			})

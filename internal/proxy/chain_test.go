@@ -29,7 +29,7 @@ func TestMismatchIsDecidedBeforeInFlight(t *testing.T) {
 		s.app = func(w http.ResponseWriter, _ *http.Request) {
 			close(inside)
 			<-release
-			w.WriteHeader(201)
+			w.WriteHeader(http.StatusCreated)
 		}
 	})
 	var wg sync.WaitGroup

@@ -25,7 +25,7 @@ func newGate() *gate { return &gate{make(chan struct{}, 100), make(chan struct{}
 func (g *gate) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	g.inside <- struct{}{}
 	<-g.leave
-	w.WriteHeader(201)
+	w.WriteHeader(http.StatusCreated)
 	_, _ = w.Write([]byte("done"))
 }
 
@@ -145,7 +145,7 @@ func TestDeadHolder(t *testing.T) {
 // orphan reserves like another process that then died.
 func (r *rig) orphan(key, body string) keystore.Ownership {
 	r.t.Helper()
-	req, err := http.NewRequestWithContext(context.Background(), "POST", r.url+"/payments", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, r.url+"/payments", strings.NewReader(body))
 	must(r.t, err)
 	req.Header.Set("Content-Type", "application/json")
 	taken, err := r.proxy.spool.take(req)
@@ -182,10 +182,10 @@ func TestReconcile(t *testing.T) {
 			asked := make(chan *http.Request, 1)
 			var r *rig
 			r = start(t, func(s *setup) {
-				s.config.Routes[0].OnUnknownOutcome, s.config.Routes[0].ReconcilePath = "Reconcile", "/reconcile"
+				s.config.Routes[0].OnUnknownOutcome, s.config.Routes[0].ReconcilePath = "Reconcile", "/reconcile%2Fpayments"
 				s.app = func(w http.ResponseWriter, req *http.Request) {
-					if req.URL.Path != "/reconcile" {
-						w.WriteHeader(201)
+					if req.RequestURI != "/reconcile%2Fpayments" {
+						w.WriteHeader(http.StatusCreated)
 						return
 					}
 					r.n.Add(-1)
@@ -199,7 +199,7 @@ func TestReconcile(t *testing.T) {
 			got := r.post("k", `{}`)
 			want(t, got, row.want, row.problem, row.replayed)
 			req := <-asked
-			if req.Method != "GET" || req.Header.Get("Idempotency-Key") != "k" || req.Header.Get("X-Client-Id") != "alice" {
+			if req.Method != http.MethodGet || req.Header.Get("Idempotency-Key") != "k" || req.Header.Get("X-Client-Id") != "alice" {
 				t.Errorf("the app was asked %s %v", req.Method, req.Header)
 			}
 			if row.replayed && (got.Body != "as it was" || got.Header.Get("Location") != "/payments/7") {
@@ -218,7 +218,7 @@ func TestClientGoesAway(t *testing.T) {
 	g := newGate()
 	r := start(t, func(s *setup) { s.app = g.ServeHTTP })
 	ctx, cancel := context.WithCancel(context.Background())
-	req, err := http.NewRequestWithContext(ctx, "POST", r.url+"/payments", strings.NewReader(`{}`))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+"/payments", strings.NewReader(`{}`))
 	must(t, err)
 	req.Header.Set("X-Client-Id", "alice")
 	req.Header.Set("Content-Type", "application/json")
@@ -272,7 +272,7 @@ func TestPassThroughWhenTheStoreIsDown(t *testing.T) {
 			body := make([]byte, 100)
 			n, _ := req.Body.Read(body)
 			bodies.Store(string(body[:n]), true)
-			w.WriteHeader(201)
+			w.WriteHeader(http.StatusCreated)
 		}
 	})
 	r.store.failing(keystore.ErrUnavailable, "Reserve", "Check")

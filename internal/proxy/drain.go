@@ -57,7 +57,7 @@ func (s *server) appListens(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	conn.Close()
+	_ = conn.Close()
 	return true
 }
 

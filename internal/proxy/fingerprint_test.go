@@ -5,6 +5,7 @@ package proxy
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
@@ -154,7 +155,7 @@ func FuzzFingerprint(f *testing.F) {
 		}
 		rt := newRoute(proxyconfig.Route{CanonicalJSON: true})
 		fingerprint := func(path, query, mediaType, body string) keystore.Fingerprint {
-			req := httptest.NewRequest("POST", "/", strings.NewReader(body))
+			req := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
 			req.URL.Path, req.URL.RawPath, req.URL.RawQuery = path, "", query
 			req.Header.Set("Content-Type", mediaType)
 			s := &spool{memoryBytes: 1 << 20, bodyBytes: 1 << 20, memory: &budget{limit: 1 << 30}, files: &budget{limit: 1 << 30}, chunks: &chunks{}}

@@ -67,17 +67,17 @@ const journalName = "journal"
 // openJournal opens or creates the journal in dir, which no other process may use.
 func openJournal(dir string) (*journal, error) {
 	path := filepath.Join(dir, journalName)
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator's own directory
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	if err := lockFile(file); err != nil {
-		file.Close()
+		_ = file.Close()
 		return nil, fmt.Errorf("lock journal %s: %w", path, err)
 	}
 	j := &journal{file: file, path: path, spare: 16 << 20, wake: make(chan struct{}, 1)}
 	if err := j.load(); err != nil {
-		file.Close()
+		_ = file.Close()
 		return nil, fmt.Errorf("read journal: %w", err)
 	}
 	return j, nil
@@ -228,10 +228,10 @@ func (j *journal) rewrite(start int64) error {
 		err = os.Rename(file.Name(), j.path)
 	}
 	if err != nil {
-		file.Close()
+		_ = file.Close()
 		return err
 	}
-	j.file.Close()
+	_ = j.file.Close()
 	j.file = file
 	return nil
 }
@@ -246,5 +246,5 @@ func (j *journal) size() (records int, bytes int64) {
 func (j *journal) close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.file.Close()
+	_ = j.file.Close()
 }

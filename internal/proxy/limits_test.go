@@ -15,12 +15,9 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
-func newRegistry() *prometheus.Registry { return prometheus.NewRegistry() }
-func quietLogger() *slog.Logger         { return slog.New(slog.DiscardHandler) }
+func quietLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func TestLimitsArePositive(t *testing.T) {
 	must(t, DefaultLimits().Validate())
@@ -49,7 +46,7 @@ func TestBodyLimit(t *testing.T) {
 				s.limits.BodyMemoryBytes, s.limits.BodyBytes = 100, 1000
 				s.app = func(w http.ResponseWriter, req *http.Request) {
 					n, _ := io.Copy(io.Discard, req.Body)
-					w.WriteHeader(201)
+					w.WriteHeader(http.StatusCreated)
 					_, _ = fmt.Fprint(w, n)
 				}
 			})
@@ -57,7 +54,7 @@ func TestBodyLimit(t *testing.T) {
 			if !declared {
 				body = io.MultiReader(body)
 			}
-			req, err := http.NewRequestWithContext(context.Background(), "POST", r.url+"/payments", body)
+			req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, r.url+"/payments", body)
 			must(t, err)
 			req.Header.Set("X-Client-Id", "alice")
 			req.Header.Set("Idempotency-Key", "k")

@@ -72,13 +72,6 @@ func (s *memStore) enter(method string) error {
 	return err
 }
 
-// kill ends the lease of every holder.
-func (s *memStore) kill() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.holders)
-}
-
 func (s *memStore) get(client, key string) *memEntry {
 	s.mu.Lock()
 	defer s.mu.Unlock()

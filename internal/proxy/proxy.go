@@ -168,10 +168,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	x := &exchange{proxy: p, generation: g, route: rt, w: w, r: r, control: http.NewResponseController(w)}
 	if g.config.Mode == "Audit" {
-		x.audit()
+		x.audit() //nolint:contextcheck // an exchange carries its request's context
 		return
 	}
-	x.enforce()
+	x.enforce() //nolint:contextcheck // an exchange carries its request's context
 }
 
 func (p *Proxy) count(routeName string, g *generation, outcome string) {

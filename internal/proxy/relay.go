@@ -176,15 +176,21 @@ func (y *relay) write(p []byte) {
 	if y.gone {
 		return
 	}
-	_ = y.x.control.SetWriteDeadline(y.x.proxy.now().Add(y.x.proxy.limits.ClientTimeout)) // a writer without deadlines has its own bounds
+	y.x.hurryClient()
 	_, err := y.x.w.Write(p)
 	if err == nil {
 		err = y.x.control.Flush()
 	}
 	y.gone = err != nil && !errors.Is(err, http.ErrNotSupported)
 	if !y.gone {
-		y.progress() // the app is not to blame for a client that took its time
+		_ = y.x.control.SetWriteDeadline(time.Time{}) // HTTP/2 would end the stream when it passes, also between two writes
+		y.progress()                                  // the app is not to blame for a client that took its time
 	}
+}
+
+// hurryClient gives the client a time to take what is written next.
+func (x *exchange) hurryClient() {
+	_ = x.control.SetWriteDeadline(x.proxy.now().Add(x.proxy.limits.ClientTimeout)) // a writer without deadlines has its own bounds
 }
 
 // end records the result and sends what was held back.
@@ -210,6 +216,7 @@ func (y *relay) end(err error) {
 		y.start()
 	}
 	y.write(y.tail)
+	y.x.hurryClient() // net/http writes the end of the message after this
 	for name, values := range y.response.Trailer {
 		y.x.w.Header()[http.TrailerPrefix+name] = values
 	}

@@ -43,13 +43,13 @@ func (w *watcher) start(ctx context.Context) error {
 	if err == nil {
 		var store keystore.Store
 		if store, err = w.openStore(ctx, config); err == nil {
-			w.proxy.Load(config, store)
+			w.proxy.Load(config, store) //nolint:contextcheck // a store outlives the moment that it was opened in
 			w.proxy.metrics.dsnLoaded.Set(1)
 		}
 	}
 	if err != nil {
 		w.settings.Log.Error("connection string is not usable", "error", err)
-		w.proxy.Load(config, absentStore{})
+		w.proxy.Load(config, absentStore{}) //nolint:contextcheck // a store outlives the moment that it was opened in
 		w.proxy.metrics.dsnLoaded.Set(0)
 	}
 	w.accepted()
@@ -99,7 +99,7 @@ func (w *watcher) look(ctx context.Context) {
 		}
 	}
 	w.config = config
-	w.proxy.Load(config, store)
+	w.proxy.Load(config, store) //nolint:contextcheck // a store outlives the moment that it was opened in
 	w.accepted()
 }
 

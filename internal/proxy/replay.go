@@ -5,7 +5,6 @@ package proxy
 import (
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/idempotency-dev/operator/internal/keystore"
 )
@@ -30,11 +29,10 @@ func (x *exchange) replay(answer *keystore.Answer) {
 	if !trailers && !bodyless(answer.Status) {
 		header.Set("Content-Length", strconv.Itoa(len(answer.Body)))
 	}
-	_ = x.control.SetWriteDeadline(x.proxy.now().Add(x.proxy.limits.ClientTimeout)) // a writer without deadlines has its own bounds
+	x.hurryClient()
 	x.w.WriteHeader(answer.Status)
 	if !bodyless(answer.Status) {
 		_, _ = x.w.Write(answer.Body) // a client that is gone asks again
 	}
-	_ = x.control.SetWriteDeadline(time.Time{})
 	x.count("replayed")
 }

@@ -94,7 +94,7 @@ func TestAnswersAroundTheLimit(t *testing.T) {
 		r := start(t, func(s *setup) {
 			s.config.Routes[0].ResponseMaxBytes = 100
 			s.app = func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(201)
+				w.WriteHeader(http.StatusCreated)
 				if !row.declared {
 					_ = http.NewResponseController(w).Flush()
 				}
@@ -138,7 +138,7 @@ func TestRecordedBeforeTheLastByte(t *testing.T) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			_, _ = io.WriteString(w, "data: 1\n\n")
 		}},
-		{"no body", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }},
+		{"no body", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			r := start(t, func(s *setup) {
@@ -181,7 +181,7 @@ func TestStreamFlows(t *testing.T) {
 				}
 			}
 		})
-		req, err := http.NewRequestWithContext(context.Background(), "POST", r.url+"/payments", strings.NewReader("{}"))
+		req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, r.url+"/payments", strings.NewReader("{}"))
 		must(t, err)
 		req.Header.Set("X-Client-Id", "alice")
 		req.Header.Set("Idempotency-Key", "k")

@@ -100,7 +100,7 @@ func listen(ctx context.Context, s Settings, p *Proxy, registry *prometheus.Regi
 	}
 	probes, err := config.Listen(ctx, "tcp", s.Admin)
 	if err != nil {
-		traffic.Close()
+		_ = traffic.Close()
 		return nil, fmt.Errorf("listen for probes: %w", err)
 	}
 	if s.Listening != nil {

@@ -286,12 +286,15 @@ func TestDrainEndsWhatTakesTooLong(t *testing.T) {
 
 // TestHTTP2: with prior knowledge, on the same port.
 func TestHTTP2(t *testing.T) {
-	p := launch(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201); _, _ = io.WriteString(w, "x") })
+	p := launch(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "x")
+	})
 	transport := &http.Transport{Protocols: new(http.Protocols)}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()
 	for _, replayed := range []bool{false, true} {
-		req, err := http.NewRequestWithContext(context.Background(), "POST", p.url+"/payments", strings.NewReader("{}"))
+		req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, p.url+"/payments", strings.NewReader("{}"))
 		must(t, err)
 		req.Header.Set("X-Client-Id", "alice")
 		req.Header.Set("Idempotency-Key", "k")
@@ -305,4 +308,38 @@ func TestHTTP2(t *testing.T) {
 		}
 	}
 	p.executions(1)
+}
+
+// TestSlowStreamOverHTTP2: the time that a client has for a part of an answer does not run while there is none.
+func TestSlowStreamOverHTTP2(t *testing.T) {
+	next := make(chan string)
+	p := launch(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for event := range next {
+			_, _ = io.WriteString(w, event)
+			_ = http.NewResponseController(w).Flush()
+		}
+	}, func(_ *process, s *Settings) { s.Limits.ClientTimeout = 200 * time.Millisecond })
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, p.url+"/payments", strings.NewReader("{}"))
+	must(t, err)
+	req.Header.Set("X-Client-Id", "alice")
+	req.Header.Set("Idempotency-Key", "k")
+	go func() { next <- "1" }()
+	resp, err := transport.RoundTrip(req)
+	must(t, err)
+	defer resp.Body.Close()
+	var one [1]byte
+	_, err = io.ReadFull(resp.Body, one[:])
+	must(t, err)
+	<-time.After(600 * time.Millisecond)
+	next <- "2"
+	if _, err = io.ReadFull(resp.Body, one[:]); err != nil || one[0] != '2' {
+		t.Errorf("got %q %v", one, err)
+	}
+	close(next)
+	_, err = io.Copy(io.Discard, resp.Body)
+	must(t, err)
 }

@@ -160,7 +160,7 @@ func (b *spooled) close() {
 		b.spool.memory.give(int64(len(b.memory)))
 		b.spool.files.give(b.filed)
 		if b.file != nil {
-			b.file.Close()
+			_ = b.file.Close()
 		}
 	})
 }

@@ -38,7 +38,11 @@ func (x *exchange) inquire() (answer *keystore.Answer, absent bool) {
 			header[name] = values
 		}
 	}
-	to := &url.URL{Scheme: x.proxy.upstream.url.Scheme, Host: x.proxy.upstream.url.Host, Path: x.route.ReconcilePath}
+	to, err := url.ParseRequestURI(x.route.ReconcilePath)
+	if err != nil {
+		return nil, false // proxyconfig.Validate parsed it already
+	}
+	to.Scheme, to.Host = x.proxy.upstream.url.Scheme, x.proxy.upstream.url.Host
 	response, _, err := x.proxy.upstream.send((&http.Request{Method: http.MethodGet, URL: to, Host: x.r.Host, Header: header}).WithContext(ctx))
 	if err != nil {
 		return nil, false

@@ -142,7 +142,7 @@ func TestTimeoutIsUnknown(t *testing.T) {
 		s.config.Routes[0].TimeoutMillis = 100
 		s.app = func(w http.ResponseWriter, _ *http.Request) {
 			<-leave
-			w.WriteHeader(201)
+			w.WriteHeader(http.StatusCreated)
 		}
 	})
 	defer close(leave)
@@ -157,7 +157,7 @@ func TestTimeoutWithinTheBodyIsUnknown(t *testing.T) {
 		s.config.Routes[0].TimeoutMillis = 100
 		s.app = func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "10")
-			w.WriteHeader(201)
+			w.WriteHeader(http.StatusCreated)
 			_ = http.NewResponseController(w).Flush()
 			<-leave
 		}

@@ -113,6 +113,7 @@ func TestValidate(t *testing.T) {
 		{"routes[0].onUnknownOutcome", func(c *Config) { c.Routes[0].OnUnknownOutcome = "Guess" }},
 		{"routes[0].reconcilePath", func(c *Config) { c.Routes[0].ReconcilePath = "" }},
 		{"routes[0].reconcilePath", func(c *Config) { c.Routes[0].OnUnknownOutcome = "Block" }},
+		{"routes[0].reconcilePath", func(c *Config) { c.Routes[0].ReconcilePath = "/%zz" }},
 		{"routes[0].responseMaxBytes", func(c *Config) { c.Routes[0].ResponseMaxBytes = -1 }},
 		{"routes[0].responseMaxBytes", func(c *Config) { c.Routes[0].ResponseMaxBytes = 64<<20 + 1 }},
 		{"routes[0].responseHeaders[0]", func(c *Config) { c.Routes[0].ResponseHeaders[0] = "" }},

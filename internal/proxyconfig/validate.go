@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/textproto"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -87,9 +88,8 @@ func (p *problems) header(at, name string) {
 
 // validToken is https://www.rfc-editor.org/rfc/rfc9110#section-5.6.2.
 func validToken(name string) bool {
-	return !strings.ContainsFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
-	})
+	const allowed = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+	return strings.Trim(name, allowed) == ""
 }
 
 func (p *problems) route(at string, r Route) {
@@ -113,6 +113,9 @@ func (p *problems) route(at string, r Route) {
 	p.between(at+".maxWaitMillis", r.MaxWaitMillis, 0, maxWait)
 	p.oneOf(at+".onUnknownOutcome", r.OnUnknownOutcome, "Block", "Reexecute", "Reconcile")
 	p.check((r.OnUnknownOutcome == "Reconcile") == strings.HasPrefix(r.ReconcilePath, "/"), "%s.reconcilePath: %q does not fit onUnknownOutcome %s", at, r.ReconcilePath, r.OnUnknownOutcome)
+	if _, err := url.ParseRequestURI(r.ReconcilePath); r.ReconcilePath != "" {
+		p.check(err == nil, "%s.reconcilePath: %q is no path", at, r.ReconcilePath)
+	}
 	p.check(r.ResponseMaxBytes >= 0 && r.ResponseMaxBytes <= maxResponse, "%s.responseMaxBytes: %d is not between 0 and %d", at, r.ResponseMaxBytes, maxResponse)
 	for i, name := range r.ResponseHeaders {
 		p.header(fmt.Sprintf("%s.responseHeaders[%d]", at, i), name)
