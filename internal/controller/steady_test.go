@@ -89,6 +89,7 @@ func (s *Stores) expire() {
 		open.mu.Lock()
 		open.probed = open.probed.Add(-2 * probeShared)
 		open.mu.Unlock()
+		open.sidecars.Clear()
 	}
 }
 

@@ -69,9 +69,24 @@ func (r *Policies) prepareStore(ctx context.Context, p *pass) (keystore.Health, 
 	if err != nil {
 		return health, err
 	}
-	need := preparation{keyspace: policy.Keyspace(p.policy), claim: r.claim(p.policy), role: role}
-	return health, s.prepare(ctx, need)
+	keyspace := policy.Keyspace(p.policy)
+	if err := s.prepare(ctx, preparation{keyspace: keyspace, claim: r.claim(p.policy), role: role}); err != nil {
+		return health, err
+	}
+	if partitions := p.status.Partitions; partitions == nil || partitions.Count == 0 {
+		return health, nil // a sidecar could do nothing yet; the maintenance of partitions comes next, and back here
+	}
+	config := postgres.Config{DSN: dsn, Schema: p.policy.Spec.Store.Postgres.Schema, Keyspace: keyspace, MaxConns: 1}
+	if err := s.try(ctx, r.Clock, config); err != nil {
+		return health, &sidecarError{err}
+	}
+	return health, nil
 }
+
+// sidecarError is what the store says to the sidecar's role.
+type sidecarError struct{ error }
+
+func (e *sidecarError) Unwrap() error { return e.error }
 
 // claim is what a policy writes beside a keyspace that it alone may use. A keyspace that is named in the policy is shared on purpose.
 func (r *Policies) claim(p *v1alpha1.IdempotencyPolicy) string {
@@ -115,8 +130,13 @@ func troubleOf(err error) trouble {
 }
 
 func (t trouble) say(err error) string {
+	message := t.message
 	if t.detailed {
-		return t.message + ": " + err.Error()
+		message += ": " + err.Error()
 	}
-	return t.message
+	var sidecar *sidecarError
+	if errors.As(err, &sidecar) {
+		return "With the connection string of the sidecar: " + message
+	}
+	return message
 }

@@ -134,3 +134,29 @@ func TestStoreHealthy(t *testing.T) {
 		})
 	}
 }
+
+// TestSidecarsWayIn runs the maintenance of partitions, too: without partitions a sidecar could do nothing.
+func TestSidecarsWayIn(t *testing.T) {
+	t.Parallel()
+	w := newWholeWorld(t)
+	w.ready("payments", nil)
+	p, err := w.get("payments")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have := p.Status.Partitions; have == nil || have.Count != 8 || have.RunwayUntil == nil || have.Oldest >= have.Newest {
+		t.Errorf("the status shows partitions %+v, not today's and seven more", have)
+	}
+	if have := p.Status.Store; have == nil || have.Type != "Postgres" || have.Version == "" || have.SchemaVersion == 0 {
+		t.Errorf("the status shows store %+v", have)
+	}
+	w.exec("ALTER ROLE " + w.sidecarRole + " PASSWORD 'another'")
+	w.stores.expire()
+	w.nudge("payments")
+	message := w.await("payments", v1alpha1.ConditionStoreHealthy, metav1.ConditionFalse, v1alpha1.ReasonAuthFailed)
+	if !strings.Contains(message, "of the sidecar") {
+		t.Errorf("the message %q does not say whose connection string it is", message)
+	}
+	w.exec("ALTER ROLE " + w.sidecarRole + " PASSWORD 'secret-of-" + w.sidecarRole + "'")
+	w.await("payments", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady)
+}

@@ -28,6 +28,8 @@ const (
 	probeTimeout = 10 * time.Second
 	// probeShared is how long the result of a probe serves every policy on the same store.
 	probeShared = 5 * time.Second
+	// sidecarChecked is how long it is believed that the sidecar's connection string works, once that was tried.
+	sidecarChecked = 5 * time.Minute
 )
 
 // Stores keeps one pool of administrative connections for each store, shared by all policies that use it, and follows rotated Secrets.
@@ -57,6 +59,14 @@ type store struct {
 	health   keystore.Health
 	err      error
 	prepared map[preparation]bool
+
+	sidecars sync.Map // of when a sidecar was last seen to work, by sidecar
+}
+
+// sidecar is a way in for sidecars.
+type sidecar struct {
+	dsn      [sha256.Size]byte
+	keyspace string
 }
 
 // preparation is what a policy needs to have been done in the database, once.
@@ -219,5 +229,24 @@ func (s *store) prepare(ctx context.Context, need preparation) error {
 		return err
 	}
 	s.prepared[need] = true
+	return nil
+}
+
+// try does what a sidecar does when it starts, with its connection string, unless that was done a short while ago.
+func (s *store) try(ctx context.Context, clock clock.Clock, config postgres.Config) error {
+	id := sidecar{dsn: sha256.Sum256([]byte(config.DSN)), keyspace: config.Keyspace}
+	if last, ok := s.sidecars.Load(id); ok && clock.Since(last.(time.Time)) < sidecarChecked {
+		return nil
+	}
+	s.sidecars.Delete(id)
+	opened, err := postgres.Open(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer opened.Close()
+	if err := opened.Check(ctx); err != nil {
+		return err
+	}
+	s.sidecars.Store(id, clock.Now())
 	return nil
 }

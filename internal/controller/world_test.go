@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
@@ -44,8 +44,26 @@ type world struct {
 	passes *maintained
 }
 
-// newWorld starts a controller with the given clock, nil for the real one.
+// newWorld starts a controller with the given clock, nil for the real one. Nobody maintains partitions.
 func newWorld(t *testing.T, clk clock.Clock) *world {
+	t.Helper()
+	w := makeWorld(t)
+	if clk == nil {
+		clk = clock.RealClock{}
+	}
+	w.run(clk, false)
+	return w
+}
+
+// newWholeWorld runs the maintenance of partitions, too.
+func newWholeWorld(t *testing.T) *world {
+	t.Helper()
+	w := makeWorld(t)
+	w.run(clock.RealClock{}, true)
+	return w
+}
+
+func makeWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, namespace: newNamespace(t), database: pgtest.NewDatabase(t), passes: &maintained{}}
 	suffix := strings.ToLower(rand.Text()[:10])
@@ -56,10 +74,6 @@ func newWorld(t *testing.T, clk clock.Clock) *world {
 	w.exec("GRANT CREATE ON DATABASE " + w.databaseName() + " TO " + w.adminRole)
 	w.admin, w.sidecar = w.dsn(w.adminRole), w.dsn(w.sidecarRole)
 	w.secret("db", map[string]string{"dsn": w.sidecar, "admin-dsn": w.admin})
-	if clk == nil {
-		clk = clock.RealClock{}
-	}
-	w.run(clk)
 	return w
 }
 
@@ -84,7 +98,7 @@ func (w *world) dsn(role string) string {
 func (w *world) exec(sql string) { pgtest.Exec(w.t, w.database, sql) }
 
 // run runs the controller until the test ends.
-func (w *world) run(clk clock.Clock) {
+func (w *world) run(clk clock.Clock, whole bool) {
 	w.t.Helper()
 	skip := true
 	mgr, err := ctrl.NewManager(server.config, ctrl.Options{
@@ -102,7 +116,15 @@ func (w *world) run(clk clock.Clock) {
 		Client: mgr.GetClient(), Events: mgr.GetEventRecorder("idempotency-operator"), Stores: w.stores, Reports: w.passes, Clock: clk,
 		SidecarImage: sidecarImage, ClusterID: "this-cluster",
 	}
-	if err := policies.SetupWithManager(mgr, nil); err != nil {
+	var wake <-chan event.GenericEvent
+	if whole {
+		cleanup := NewCleanup(mgr.GetClient(), policies.Events, w.stores, clk)
+		if err := cleanup.SetupWithManager(mgr); err != nil {
+			w.t.Fatal(err)
+		}
+		policies.Reports, wake = cleanup, cleanup.Wake()
+	}
+	if err := policies.SetupWithManager(mgr, wake); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -119,13 +141,12 @@ func (w *world) run(clk clock.Clock) {
 	})
 }
 
-// maintained reports that all is well with the partitions, and counts who asks: each pass does so once.
+// maintained reports that all is well with partitions that are not there yet, and counts who asks: each pass does so once.
 type maintained struct{ asked atomic.Int64 }
 
 func (m *maintained) Report(types.NamespacedName) (retention.Report, error, bool) {
 	m.asked.Add(1)
-	day := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
-	return retention.Report{Now: day, Count: 8, Oldest: day, Newest: day.AddDate(0, 0, 7), RunwayUntil: day.AddDate(0, 0, 8)}, nil, true
+	return retention.Report{}, nil, true
 }
 
 // another waits for a whole pass that begins after now.
