@@ -20,6 +20,7 @@ func TestReplay(t *testing.T) {
 	if first.Body != again.Body {
 		t.Errorf("bodies %q and %q differ", first.Body, again.Body)
 	}
+	want(t, r.post("k1", `{"amount":2}`), 422, "key-reused", false)
 	r.executions(1)
 }
 

@@ -21,7 +21,11 @@ func (s *server) drain(ctx context.Context) error {
 	s.settings.Log.Info("proxy is draining")
 	s.linger(ctx)
 	err := s.finish(ctx)
-	closing, cancel := context.WithTimeout(ctx, lastWords)
+	last := lastWords
+	if records, _ := s.proxy.settler.journal.size(); records > 0 {
+		last = max(last, s.settings.DrainTimeout) // what the store does not take now is lost with the pod's disk
+	}
+	closing, cancel := context.WithTimeout(ctx, last)
 	defer cancel()
 	if closeErr := s.proxy.Close(closing); closeErr != nil {
 		// The store is away: the journal keeps what it holds, and the lease ends by itself.

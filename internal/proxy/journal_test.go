@@ -208,9 +208,15 @@ func TestCloseDeliversTheJournal(t *testing.T) {
 	r := start(t)
 	r.store.failing(keystore.ErrUnavailable, "Complete", "Check")
 	want(t, r.post("k", `{}`), 201, "", false)
+	closed := make(chan error, 1)
+	go func() { closed <- r.proxy.Close(context.Background()) }()
+	select {
+	case err := <-closed:
+		t.Fatalf("closed with a full journal: %v", err)
+	case <-time.After(2 * firstRetry):
+	}
 	r.store.failing(nil, "Complete", "Check")
-	eventually(t, "the store is used again", func() bool { return !r.proxy.current.Load().link.down.Load() })
-	must(t, r.proxy.Close(context.Background()))
+	must(t, <-closed)
 	r.closed = true
 	if e := r.store.get("alice", "k"); e == nil || e.answer == nil {
 		t.Error("not recorded")

@@ -193,7 +193,7 @@ func (p *Proxy) Close(ctx context.Context) error {
 	}
 	p.stop()
 	<-p.done
-	p.settler.deliver(ctx, p.enter)
+	p.settler.flush(ctx, p.enter)
 	err := g.link.store.Retire(ctx, p.holder)
 	g.leave()
 	if err != nil {

@@ -138,7 +138,7 @@ func FuzzMatch(f *testing.F) {
 		if err != nil || !strings.HasPrefix(u.Path, "/") {
 			return
 		}
-		got, err := rt.match(&http.Request{Method: "POST", URL: u})
+		got, err := rt.match(&http.Request{Method: http.MethodPost, URL: u})
 		if err != nil {
 			t.Fatalf("%q: %v with one route", target, err)
 		}

@@ -303,7 +303,7 @@ func TestHTTP2(t *testing.T) {
 		body, err := io.ReadAll(resp.Body)
 		must(t, err)
 		resp.Body.Close()
-		if resp.ProtoMajor != 2 || resp.StatusCode != 201 || string(body) != "x" || (resp.Header.Get(headerReplayed) == "true") != replayed {
+		if resp.ProtoMajor != 2 || resp.StatusCode != http.StatusCreated || string(body) != "x" || (resp.Header.Get(headerReplayed) == "true") != replayed {
 			t.Errorf("got HTTP/%d %d %q %v", resp.ProtoMajor, resp.StatusCode, body, resp.Header)
 		}
 	}

@@ -100,6 +100,16 @@ func (s *settler) run(ctx context.Context, current func() *generation) {
 	}
 }
 
+// flush delivers the journal until it is empty or ctx ends.
+func (s *settler) flush(ctx context.Context, current func() *generation) {
+	for !s.deliver(ctx, current) && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(firstRetry):
+		}
+	}
+}
+
 // deliver brings record after record to the store and reports whether none is left.
 func (s *settler) deliver(ctx context.Context, current func() *generation) bool {
 	for ctx.Err() == nil {

@@ -138,7 +138,7 @@ func (c *countedConn) mark() {
 // seal reports whether nothing was written since the mark, and sees to it that nothing will be.
 func (c *countedConn) seal() bool {
 	// A write in progress may block for as long as the app does not read: it is a write all the same, and closing ends it.
-	defer func() { _ = c.Conn.Close() }()
+	defer func() { _ = c.Close() }()
 	if !c.mu.TryLock() {
 		return false
 	}
