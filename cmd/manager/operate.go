@@ -139,7 +139,7 @@ func assemble(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper,
 	cleanup := controller.NewCleanup(mgr.GetClient(), mgr.GetEventRecorder(name), stores, clock.RealClock{})
 	policies := &controller.Policies{
 		Client: mgr.GetClient(), Events: mgr.GetEventRecorder(name), Stores: stores, Reports: cleanup, Clock: clock.RealClock{},
-		SidecarImage: c.SidecarImage, ClusterID: string(cluster.UID),
+		SidecarImage: c.SidecarImage, Namespace: c.Namespace, ClusterID: string(cluster.UID),
 	}
 	for _, add := range []func() error{
 		func() error { return policies.SetupWithManager(mgr, cleanup.Wake()) },

@@ -29,7 +29,7 @@ func (r *Policies) injected(p *pass) {
 	}
 	switch {
 	case !p.enabled:
-		no(v1alpha1.ReasonNamespaceNotEnabled, "The namespace is not opted in: label it %s=%s.", v1alpha1.InjectionLabel, v1alpha1.InjectionEnabled)
+		no(v1alpha1.ReasonNamespaceNotEnabled, "The namespace is not opted in: label it %s=%s. In kube-system and the operator's own namespace that has no effect.", v1alpha1.InjectionLabel, v1alpha1.InjectionEnabled)
 	case missing > 0:
 		no(v1alpha1.ReasonPodsMissingSidecar, "%d of %d pods run without the sidecar: restart their workloads, such as by kubectl rollout restart.", missing, counts.Matched)
 	case counts.Unsupported > 0:

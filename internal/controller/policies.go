@@ -44,6 +44,8 @@ type Policies struct {
 	Clock clock.Clock
 	// SidecarImage is the sidecar's image where a policy names none.
 	SidecarImage string
+	// Namespace is the operator's own, where nothing is injected.
+	Namespace string
 	// ClusterID tells this cluster from others that use the same database: the uid of the namespace kube-system.
 	ClusterID string
 }
@@ -96,7 +98,8 @@ func (r *Policies) observe(ctx context.Context, stored *v1alpha1.IdempotencyPoli
 	if err := r.Client.Get(ctx, types.NamespacedName{Name: stored.Namespace}, namespace); client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("get namespace %s: %w", stored.Namespace, err)
 	}
-	p.enabled = namespace.Labels[v1alpha1.InjectionLabel] == v1alpha1.InjectionEnabled
+	p.enabled = namespace.Labels[v1alpha1.InjectionLabel] == v1alpha1.InjectionEnabled &&
+		stored.Namespace != metav1.NamespaceSystem && stored.Namespace != r.Namespace
 	return p, nil
 }
 
