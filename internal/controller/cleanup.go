@@ -50,6 +50,7 @@ type Cleanup struct {
 	stores  *Stores
 	clock   clock.Clock
 	metrics *cleanupMetrics
+	surveys *surveys
 	wake    chan event.GenericEvent
 
 	mu      sync.Mutex
@@ -68,7 +69,7 @@ type outcome struct {
 // NewCleanup returns a Cleanup that runs once it is set up. Its metrics are a prometheus.Collector: see Metrics.
 func NewCleanup(reader client.Reader, recorder events.EventRecorder, stores *Stores, clk clock.Clock) *Cleanup {
 	c := &Cleanup{
-		client: reader, events: recorder, stores: stores, clock: clk,
+		client: reader, events: recorder, stores: stores, clock: clk, surveys: newSurveys(clk),
 		wake: make(chan event.GenericEvent), reports: map[types.NamespacedName]outcome{},
 	}
 	c.metrics = newCleanupMetrics(c.outcomes, clk)
@@ -153,8 +154,13 @@ func (c *Cleanup) pass(ctx context.Context, p *v1alpha1.IdempotencyPolicy) (rete
 	if err != nil {
 		return retention.Report{}, fmt.Errorf("open store: %w", err)
 	}
-	settings := retention.Settings{CreateAhead: int(p.Spec.Retention.CreateAhead)}
-	return retention.Run(ctx, admin.Catalogue(policy.Keyspace(p)), settings, operatorClock{c.clock})
+	keyspace, settings := policy.Keyspace(p), retention.Settings{CreateAhead: int(p.Spec.Retention.CreateAhead)}
+	if state, read, found := c.surveys.find(ctx, admin, keyspace); found {
+		if report, idle := retention.Idle(state, settings, read); idle {
+			return report, nil
+		}
+	}
+	return retention.Run(ctx, admin.Catalogue(keyspace), settings, operatorClock{c.clock})
 }
 
 // tell writes what the pass did into the log, and each drop into an event.

@@ -54,6 +54,19 @@ func Preview(ctx context.Context, catalogue Catalogue, settings Settings, clock 
 	return state, plan, err
 }
 
+// Idle reports on a keyspace without a pass, from a state that was read together with those of others when the caller's clock showed read.
+// False: there is something to do or to look at, and it takes a pass.
+func Idle(state State, settings Settings, read time.Time) (Report, bool) {
+	settings = settings.withDefaults()
+	plan, err := MakePlan(state, settings)
+	if err != nil || len(plan.Steps) > 0 || state.Now.Sub(read).Abs() > MaxSkew {
+		return Report{}, false
+	}
+	var report Report
+	report.sum(state, plan, settings, nil)
+	return report, report.Ready()
+}
+
 // read reads the state and compares the clocks. The database's clock was read at some instant between the two of ours.
 func read(ctx context.Context, catalogue Catalogue, clock Clock) (State, error) {
 	before := clock.Now()

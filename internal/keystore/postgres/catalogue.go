@@ -81,6 +81,15 @@ func (c *Catalogue) State(ctx context.Context) (retention.State, error) {
 	return state, nil
 }
 
+// Survey reads the partitions of every keyspace at once, by the keyspace's name.
+func (a *Admin) Survey(ctx context.Context) (map[string]retention.State, error) {
+	states, err := survey(ctx, a.Catalogue(""), nil)
+	if err != nil {
+		return nil, a.wrap(ctx, "read catalogue", err)
+	}
+	return states, nil
+}
+
 // survey reads the partitions of one keyspace, or of all, in one query.
 func survey(ctx context.Context, c *Catalogue, keyspace *string) (map[string]retention.State, error) {
 	states := map[string]retention.State{}

@@ -241,3 +241,37 @@ func TestDropKeyspace(t *testing.T) {
 		t.Errorf("run without a keyspace: %v, want ErrNotRegistered", err)
 	}
 }
+
+// One survey says of every keyspace what its own catalogue says, also of one without any partition.
+func TestSurvey(t *testing.T) {
+	d := newDatabase(t)
+	d.at(day(0))
+	d.maintain(retention.Settings{CreateAhead: 2})
+	d.insert("k", day(0), completed, day(3))
+	d.at(day(1))
+	d.maintain(retention.Settings{CreateAhead: 2})
+	admin, err := postgres.OpenAdmin(context.Background(), d.dsn, schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if err := admin.EnsureKeyspace(context.Background(), "shop.new", ""); err != nil {
+		t.Fatal(err)
+	}
+	states, err := admin.Survey(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]retention.State{}
+	for _, name := range []string{keyspace, "shop.new"} {
+		if want[name], err = admin.Catalogue(name).State(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(want, states, cmpopts.EquateEmpty(), cmpopts.EquateApproxTime(time.Minute)); diff != "" {
+		t.Errorf("survey: -each by itself +survey\n%s", diff)
+	}
+	if n := len(states[keyspace].Partitions); n != 4 {
+		t.Errorf("%d partitions, want 4", n)
+	}
+}
