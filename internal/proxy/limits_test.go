@@ -92,17 +92,19 @@ func TestSharedBounds(t *testing.T) {
 		r.executions(1)
 	})
 	t.Run("memory for answers runs out", func(t *testing.T) {
+		size := 1000
 		r := start(t, func(s *setup) {
 			s.limits.MemoryBytes = 1000
-			s.app = func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("x", 2000)) }
+			s.app = func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("x", size)) }
 		})
-		got := r.post("k", "")
-		want(t, got, 200, "", false)
-		if len(got.Body) != 2000 {
-			t.Errorf("got %d bytes", len(got.Body))
+		want(t, r.post("k1", ""), 200, "", false)
+		want(t, r.post("k1", ""), 200, "", true)
+		size++
+		if got := r.post("k2", ""); got.Status != 200 || len(got.Body) != 1001 || got.Err != nil {
+			t.Errorf("got %d, %d bytes, %v", got.Status, len(got.Body), got.Err)
 		}
-		want(t, r.post("k", ""), 409, "answer-not-kept", false)
-		r.executions(1)
+		want(t, r.post("k2", ""), 409, "answer-not-kept", false)
+		r.executions(2)
 	})
 	t.Run("places in flight run out", func(t *testing.T) {
 		g := newGate()
@@ -140,6 +142,14 @@ func TestSlowClient(t *testing.T) {
 		t.Errorf("header: got %d %q", got.Status, got.Body)
 	}
 	r.executions(0)
+}
+
+func TestIdleConnectionEnds(t *testing.T) {
+	r := start(t, func(s *setup) { s.limits.IdleTimeout = 50 * time.Millisecond })
+	got := r.raw("GET / HTTP/1.1\nHost: x\n\n") // reads until the proxy ends the connection
+	if got.Status != 201 {
+		t.Errorf("got %d", got.Status)
+	}
 }
 
 // TestClientThatDoesNotRead: the app's answer is recorded although nobody takes it.
