@@ -119,6 +119,7 @@ func (x *exchange) refuse(err error) {
 	if key == "" {
 		key = x.r.Header.Get(x.route.KeyHeader)
 	}
+	x.hurryClient()
 	x.count(writeProblem(x.w, err, key).outcome)
 }
 

@@ -27,23 +27,38 @@ func (x *exchange) execute(seed [16]byte) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(x.r.Context()))
 	defer cancel(nil)
 	defer context.AfterFunc(x.proxy.ending, func() { cancel(errEnding) })()
-	clock := time.AfterFunc(x.route.timeout, func() { cancel(errUpstreamTimeout) })
-	defer clock.Stop()
+	watch := &stopwatch{ctx: ctx, limit: x.route.timeout, timer: time.AfterFunc(x.route.timeout, func() { cancel(errUpstreamTimeout) })}
+	defer watch.pause()
 
 	stop := x.proxy.metrics.observe(x.proxy.metrics.upstream)
 	response, untouched, err := x.proxy.upstream.send(x.outgoing(ctx, seed))
 	stop()
 	if err != nil {
-		x.unanswered(untouched, context.Cause(ctx))
+		x.unanswered(untouched, watch.cause())
 		return
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode < http.StatusOK {
 		x.unanswered(false, errUpstreamFailed) // a switch of protocols that nobody asked for
 		return
 	}
-	x.relay(response, func() { clock.Reset(x.route.timeout) }, func() error { return context.Cause(ctx) })
+	x.relay(response, watch)
 }
+
+// stopwatch measures the app's time and stops the app at the limit.
+type stopwatch struct {
+	ctx   context.Context // of the request to the app
+	limit time.Duration
+	timer *time.Timer
+}
+
+func (s *stopwatch) pause() { s.timer.Stop() }
+
+// resume gives the app the whole of its time again.
+func (s *stopwatch) resume() { s.timer.Reset(s.limit) }
+
+// cause is why the app was stopped; nil when it was not.
+func (s *stopwatch) cause() error { return context.Cause(s.ctx) }
 
 // unanswered ends an execution that got no answer: as if it had never begun when nothing was sent, and otherwise with its outcome unknown.
 func (x *exchange) unanswered(untouched bool, cause error) {

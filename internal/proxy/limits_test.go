@@ -155,8 +155,8 @@ func TestIdleConnectionEnds(t *testing.T) {
 // TestClientThatDoesNotRead: the app's answer is recorded although nobody takes it.
 func TestClientThatDoesNotRead(t *testing.T) {
 	r := start(t, func(s *setup) {
-		s.limits.ClientTimeout = 200 * time.Millisecond
-		s.config.Routes[0].ResponseMaxBytes = 10
+		s.limits.ClientTimeout = 3 * time.Second
+		s.config.Routes[0].ResponseMaxBytes, s.config.Routes[0].TimeoutMillis = 10, 2000 // the app's time does not run while the client takes its own
 		s.app = func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, strings.Repeat("x", 16<<20))
 		}

@@ -24,13 +24,12 @@ const patience = 50 * time.Millisecond
 type relay struct {
 	x        *exchange
 	response *http.Response
+	watch    *stopwatch
 	keep     bool // record the body
 	why      keystore.Tombstone
 	limit    int64
-	length   int64        // as declared; -1: unknown
-	progress func()       // puts the app's time limit off
-	stopped  func() error // why the app was stopped; nil: it was not
-	timer    *time.Timer  // of patience
+	length   int64       // as declared; -1: unknown
+	timer    *time.Timer // of patience
 
 	mu      sync.Mutex // with the timer
 	body    []byte     // what is to be recorded and, before started, to be sent
@@ -41,11 +40,8 @@ type relay struct {
 	tail    []byte // held back until the result is recorded
 }
 
-func (x *exchange) relay(response *http.Response, progress func(), stopped func() error) {
-	y := &relay{
-		x: x, response: response, keep: true, limit: x.route.ResponseMaxBytes, length: response.ContentLength,
-		progress: progress, stopped: stopped,
-	}
+func (x *exchange) relay(response *http.Response, watch *stopwatch) {
+	y := &relay{x: x, response: response, watch: watch, keep: true, limit: x.route.ResponseMaxBytes, length: response.ContentLength}
 	if bodyless(response.StatusCode) {
 		y.length = 0
 	}
@@ -176,6 +172,8 @@ func (y *relay) write(p []byte) {
 	if y.gone {
 		return
 	}
+	y.watch.pause() // the app is not to blame for a client that takes its time
+	defer y.watch.resume()
 	y.x.hurryClient()
 	_, err := y.x.w.Write(p)
 	if err == nil {
@@ -184,7 +182,6 @@ func (y *relay) write(p []byte) {
 	y.gone = err != nil && !errors.Is(err, http.ErrNotSupported)
 	if !y.gone {
 		_ = y.x.control.SetWriteDeadline(time.Time{}) // HTTP/2 would end the stream when it passes, also between two writes
-		y.progress()                                  // the app is not to blame for a client that took its time
 	}
 }
 
@@ -226,7 +223,7 @@ func (y *relay) end(err error) {
 // truncated ends an answer that has no end: the effect may be there or not. What the client has got of it must not look whole.
 func (y *relay) truncated() {
 	y.x.settle(opUnknown, nil)
-	if !y.started && errors.Is(y.stopped(), errUpstreamTimeout) {
+	if !y.started && errors.Is(y.watch.cause(), errUpstreamTimeout) {
 		y.x.refuse(errUpstreamTimeout)
 		return
 	}
