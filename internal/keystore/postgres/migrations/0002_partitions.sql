@@ -4,7 +4,7 @@
 
 CREATE TABLE {{schema}}.partitions (
     relation       text COLLATE "C" PRIMARY KEY,
-    keyspace       text NOT NULL REFERENCES {{schema}}.keyspaces (name) ON DELETE CASCADE,
+    keyspace       text COLLATE "C" NOT NULL REFERENCES {{schema}}.keyspaces (name) ON DELETE CASCADE,
     -- Of the table that this row speaks of. Another table of the same name is not ours to drop.
     oid            oid NOT NULL,
     from_bucket    timestamptz NOT NULL,

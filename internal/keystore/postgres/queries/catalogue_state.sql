@@ -32,10 +32,11 @@ LEFT JOIN LATERAL (
     SELECT
         c.oid, c.relname, c.relkind, c.relnamespace, c.reltuples,
         CASE WHEN i.inhdetachpending THEN 'pending' ELSE 'attached' END AS link,
-        pg_get_expr(c.relpartbound, c.oid) AS bound,
-        regexp_match(pg_get_expr(c.relpartbound, c.oid), '^FOR VALUES FROM \(''(\d[^'']*)''\) TO \(''(\d[^'']*)''\)$') AS bounds
+        b.bound,
+        regexp_match(b.bound, '^FOR VALUES FROM \(''(\d[^'']*)''\) TO \(''(\d[^'']*)''\)$') AS bounds
     FROM pg_inherits i
     JOIN pg_class c ON c.oid = i.inhrelid
+    CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bound OFFSET 0) b
     WHERE i.inhparent = parent.oid
     UNION ALL
     SELECT
