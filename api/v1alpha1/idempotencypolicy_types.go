@@ -25,7 +25,9 @@ type IdempotencyPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   IdempotencyPolicySpec   `json:"spec"`
+	Spec IdempotencyPolicySpec `json:"spec"`
+	// status is what the operator saw. Its default tells whoever waits for a new policy that nobody has looked at it yet.
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status IdempotencyPolicyStatus `json:"status,omitempty"`
 }
 

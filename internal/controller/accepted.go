@@ -22,19 +22,17 @@ func (r *Policies) accept(ctx context.Context, p *pass) error {
 		p.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalid, message)
 		return nil
 	}
-	for _, ref := range []v1alpha1.SecretKeyRef{p.policy.Spec.Store.Postgres.DSNSecretRef, policy.AdminDSN(p.policy)} {
-		_, err := r.Stores.DSN(ctx, p.policy.Namespace, ref)
-		var missing *SecretError
-		if errors.As(err, &missing) {
-			p.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, missing.Reason, missing.Message)
-			p.lookAgain(probeUnhealthy) // Secrets are not watched
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	dsns, err := r.Stores.DSNs(ctx, p.policy.Namespace, p.policy.Spec.Store.Postgres.DSNSecretRef, policy.AdminDSN(p.policy))
+	var missing *SecretError
+	if errors.As(err, &missing) {
+		p.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, missing.Reason, missing.Message)
+		p.lookAgain(probeUnhealthy) // Secrets are not watched
+		return nil
 	}
-	p.usable = true
+	if err != nil {
+		return err
+	}
+	p.dsn, p.adminDSN = dsns[0], dsns[1]
 	switch winner := conflict(p); {
 	case winner != "":
 		p.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonConflicted,

@@ -20,7 +20,11 @@ import (
 )
 
 // hold puts the finalizer on a policy whose keyspace goes with it, and takes it off any other. It returns the policy as it is then.
-func (r *Policies) hold(ctx context.Context, stored *v1alpha1.IdempotencyPolicy) (*v1alpha1.IdempotencyPolicy, error) {
+// A policy that is not valid is left as it is: the validating webhook would refuse the change.
+func (r *Policies) hold(ctx context.Context, stored *v1alpha1.IdempotencyPolicy, p *pass) (*v1alpha1.IdempotencyPolicy, error) {
+	if p.invalid() {
+		return stored, nil
+	}
 	held := stored.DeepCopy()
 	if stored.Spec.Retention.DeletionPolicy == v1alpha1.DeletionDelete {
 		controllerutil.AddFinalizer(held, v1alpha1.Finalizer)

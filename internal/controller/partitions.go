@@ -25,7 +25,7 @@ type Reports interface {
 func (r *Policies) partitions(p *pass) {
 	report, err, known := r.Reports.Report(client.ObjectKeyFromObject(p.policy))
 	switch {
-	case !p.usable && !known:
+	case !p.usable() && !known:
 		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionUnknown, v1alpha1.ReasonNotAccepted, "Partitions are made once the policy is valid and its Secrets exist.")
 	case !known:
 		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "Partitions have not been looked at yet.")

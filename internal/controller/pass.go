@@ -34,8 +34,8 @@ type pass struct {
 
 	// status is what will be written.
 	status v1alpha1.IdempotencyPolicyStatus
-	// usable: the policy can be compiled and its Secrets are there.
-	usable bool
+	// dsn and adminDSN are those of the sidecar and of the operator; empty unless the policy is valid and its Secrets are there.
+	dsn, adminDSN string
 	// again is when to look again; zero: when something changes.
 	again time.Duration
 }
@@ -54,9 +54,8 @@ func (p *pass) condition(condition string) *metav1.Condition {
 	return meta.FindStatusCondition(p.status.Conditions, condition)
 }
 
-func (p *pass) accepted() bool {
-	return meta.IsStatusConditionTrue(p.status.Conditions, v1alpha1.ConditionAccepted)
-}
+// usable: the policy can be compiled and its Secrets are there.
+func (p *pass) usable() bool { return p.dsn != "" }
 
 // lookAgain asks for another pass within d, a little earlier by chance, so that policies do not all come at once.
 func (p *pass) lookAgain(d time.Duration) {

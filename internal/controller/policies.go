@@ -105,19 +105,17 @@ func (r *Policies) observe(ctx context.Context, stored *v1alpha1.IdempotencyPoli
 
 // advance is the table of contents.
 func (r *Policies) advance(ctx context.Context, stored *v1alpha1.IdempotencyPolicy, p *pass) error {
-	stored, err := r.hold(ctx, stored)
-	if err != nil {
+	if err := r.accept(ctx, p); err != nil {
 		return err
 	}
-	if err := r.accept(ctx, p); err != nil {
+	stored, err := r.hold(ctx, stored, p)
+	if err != nil {
 		return err
 	}
 	if err := r.configure(ctx, p); err != nil {
 		return err
 	}
-	if err := r.store(ctx, p); err != nil {
-		return err
-	}
+	r.store(ctx, p)
 	r.partitions(p)
 	r.injected(p)
 	if err := r.traffic(ctx, p); err != nil {

@@ -5,10 +5,8 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
@@ -18,10 +16,10 @@ import (
 )
 
 // store owns the condition StoreHealthy, and prepares the database: schema, keyspace, and the right of the sidecar's role to use it.
-func (r *Policies) store(ctx context.Context, p *pass) error {
-	if !p.usable {
+func (r *Policies) store(ctx context.Context, p *pass) {
+	if !p.usable() {
 		p.set(v1alpha1.ConditionStoreHealthy, metav1.ConditionUnknown, v1alpha1.ReasonNotAccepted, "The store is looked at once the policy is valid and its Secrets exist.")
-		return nil
+		return
 	}
 	health, err := r.prepareStore(ctx, p)
 	if errors.Is(err, keystore.ErrKeyspaceTaken) {
@@ -36,30 +34,20 @@ func (r *Policies) store(ctx context.Context, p *pass) error {
 	if err == nil {
 		p.set(v1alpha1.ConditionStoreHealthy, metav1.ConditionTrue, v1alpha1.ReasonHealthy, "The store answers and keeps what it acknowledges.")
 		p.lookAgain(probeHealthy)
-		return nil
-	}
-	var secret *SecretError
-	if errors.As(err, &secret) || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
-		return fmt.Errorf("read connection strings: %w", err)
+		return
 	}
 	trouble := troubleOf(err)
 	slog.WarnContext(ctx, "store is not healthy", "namespace", p.policy.Namespace, "policy", p.policy.Name, "reason", trouble.reason, "error", err)
 	p.set(v1alpha1.ConditionStoreHealthy, metav1.ConditionFalse, trouble.reason, trouble.say(err))
 	p.lookAgain(probeUnhealthy)
-	return nil
 }
 
 func (r *Policies) prepareStore(ctx context.Context, p *pass) (keystore.Health, error) {
-	// The sidecar's connection string is checked before the operator's: it is what requests depend on.
-	dsn, err := r.Stores.DSN(ctx, p.policy.Namespace, p.policy.Spec.Store.Postgres.DSNSecretRef)
+	role, err := postgres.UserOf(p.dsn)
 	if err != nil {
-		return keystore.Health{}, err
+		return keystore.Health{}, &sidecarError{err}
 	}
-	role, err := postgres.UserOf(dsn)
-	if err != nil {
-		return keystore.Health{}, err
-	}
-	s, err := r.Stores.of(ctx, p.policy)
+	s, err := r.Stores.of(ctx, p.policy, p.adminDSN)
 	if err != nil {
 		return keystore.Health{}, err
 	}
@@ -76,7 +64,7 @@ func (r *Policies) prepareStore(ctx context.Context, p *pass) (keystore.Health, 
 	if partitions := p.status.Partitions; partitions == nil || partitions.Count == 0 {
 		return health, nil // a sidecar could do nothing yet; the maintenance of partitions comes next, and back here
 	}
-	config := postgres.Config{DSN: dsn, Schema: p.policy.Spec.Store.Postgres.Schema, Keyspace: keyspace, MaxConns: 1}
+	config := postgres.Config{DSN: p.dsn, Schema: p.policy.Spec.Store.Postgres.Schema, Keyspace: keyspace, MaxConns: 1}
 	if err := s.try(ctx, r.Clock, config); err != nil {
 		return health, &sidecarError{err}
 	}

@@ -87,44 +87,54 @@ type SecretError struct {
 
 func (e *SecretError) Error() string { return e.Message }
 
-// DSN reads the connection string that ref, in namespace, refers to. It fails with a *SecretError and with what the API server says.
-func (s *Stores) DSN(ctx context.Context, namespace string, ref v1alpha1.SecretKeyRef) (string, error) {
-	secret := &corev1.Secret{}
-	err := s.secrets.Get(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name}, secret)
-	if apierrors.IsNotFound(err) {
-		return "", &SecretError{v1alpha1.ReasonSecretNotFound, fmt.Sprintf("there is no Secret %q in this namespace: create it with the connection string under the key %q", ref.Name, ref.Key)}
+// DSNs reads the connection strings that refs, in namespace, refer to, each Secret once.
+// It fails with a *SecretError and with what the API server says.
+func (s *Stores) DSNs(ctx context.Context, namespace string, refs ...v1alpha1.SecretKeyRef) ([]string, error) {
+	read := map[string]*corev1.Secret{}
+	var dsns []string
+	for _, ref := range refs {
+		if read[ref.Name] == nil {
+			secret := &corev1.Secret{}
+			err := s.secrets.Get(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name}, secret)
+			if apierrors.IsNotFound(err) {
+				return nil, &SecretError{v1alpha1.ReasonSecretNotFound, fmt.Sprintf("there is no Secret %q in this namespace: create it with the connection string under the key %q", ref.Name, ref.Key)}
+			}
+			if err != nil {
+				return nil, fmt.Errorf("get secret %s: %w", ref.Name, err)
+			}
+			read[ref.Name] = secret
+		}
+		dsn := strings.TrimSpace(string(read[ref.Name].Data[ref.Key]))
+		if dsn == "" {
+			return nil, &SecretError{v1alpha1.ReasonSecretKeyMissing, fmt.Sprintf("Secret %q has no key %q, or nothing under it: put the connection string there", ref.Name, ref.Key)}
+		}
+		dsns = append(dsns, dsn)
 	}
-	if err != nil {
-		return "", fmt.Errorf("get secret %s: %w", ref.Name, err)
-	}
-	dsn := strings.TrimSpace(string(secret.Data[ref.Key]))
-	if dsn == "" {
-		return "", &SecretError{v1alpha1.ReasonSecretKeyMissing, fmt.Sprintf("Secret %q has no key %q, or nothing under it: put the connection string there", ref.Name, ref.Key)}
-	}
-	return dsn, nil
+	return dsns, nil
 }
 
 // Admin returns the administrative connections to the store of p. The caller does not close them; they may be closed under its hands when the
 // Secret changes, and then the next call returns others.
 // It fails with a *SecretError, an error that wraps keystore.ErrDSNInvalid, and with what the API server says.
 func (s *Stores) Admin(ctx context.Context, p *v1alpha1.IdempotencyPolicy) (*postgres.Admin, error) {
-	found, err := s.of(ctx, p)
+	p = p.DeepCopy()
+	policy.Default(p)
+	if p.Spec.Store.Postgres == nil {
+		return nil, errors.New("policy has no PostgreSQL store")
+	}
+	dsns, err := s.DSNs(ctx, p.Namespace, policy.AdminDSN(p))
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.of(ctx, p, dsns[0])
 	if err != nil {
 		return nil, err
 	}
 	return found.admin, nil
 }
 
-func (s *Stores) of(ctx context.Context, p *v1alpha1.IdempotencyPolicy) (*store, error) {
-	p = p.DeepCopy()
-	policy.Default(p)
-	if p.Spec.Store.Postgres == nil {
-		return nil, errors.New("policy has no PostgreSQL store")
-	}
-	dsn, err := s.DSN(ctx, p.Namespace, policy.AdminDSN(p))
-	if err != nil {
-		return nil, err
-	}
+// of returns the store that p, with its defaults applied, has behind dsn.
+func (s *Stores) of(ctx context.Context, p *v1alpha1.IdempotencyPolicy, dsn string) (*store, error) {
 	id := storeID{dsn: sha256.Sum256([]byte(dsn)), schema: p.Spec.Store.Postgres.Schema}
 	s.mu.Lock()
 	defer s.mu.Unlock()
