@@ -67,7 +67,7 @@ func limitFlags(flags *flag.FlagSet, l *proxy.Limits) {
 	flags.IntVar(&l.InFlight, "in-flight", l.InFlight, "enforced requests at once; more is 503")
 	flags.IntVar(&l.Waiters, "waiters", l.Waiters, "requests that wait for another with the same key, at once; more are 409")
 	flags.Int64Var(&l.JournalBytes, "journal-bytes", l.JournalBytes, "of results that the store has not taken yet; with more, enforced requests are 503")
-	flags.DurationVar(&l.ClientTimeout, "client-timeout", l.ClientTimeout, "for a client to send, or to take, the next part of a message")
+	flags.DurationVar(&l.ClientTimeout, "client-timeout", l.ClientTimeout, "for a client to send its header, or its body (and 1s more for every 8 KiB), or to take the next part of its answer")
 	flags.DurationVar(&l.IdleTimeout, "idle-timeout", l.IdleTimeout, "of a client's connection between requests")
 	flags.DurationVar(&l.StoreTimeout, "store-timeout", l.StoreTimeout, "of one call to the key store")
 	flags.DurationVar(&l.Lease, "lease", l.Lease, "how long this process counts as alive after it last said so")

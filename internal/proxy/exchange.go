@@ -102,10 +102,10 @@ func (x *exchange) identify() (err error) {
 	return checkUpgrade(x.r)
 }
 
-// takeBody reads the body. The client has ClientTimeout from one part to the next.
+// takeBody reads the body.
 func (x *exchange) takeBody() (err error) {
 	if x.r.ContentLength != 0 {
-		x.r.Body = &impatient{ReadCloser: x.r.Body, control: x.control, timeout: x.proxy.limits.ClientTimeout, now: x.proxy.now}
+		x.r.Body = &impatient{ReadCloser: x.r.Body, control: x.control, deadline: x.proxy.now().Add(x.proxy.limits.ClientTimeout)}
 	}
 	if x.body, err = x.proxy.spool.take(x.r); err != nil {
 		x.body.close()

@@ -26,7 +26,8 @@ type Limits struct {
 	Waiters int
 	// JournalBytes of results that the store has not taken yet; while there are more, enforced requests are refused with 503.
 	JournalBytes int64
-	// ClientTimeout is how long a client may take to send the next part of its header or body, or to take the next part of its answer.
+	// ClientTimeout is how long a client may take to send its header; its body, with a second more for every 8 KiB; and to take each part of its
+	// answer.
 	ClientTimeout time.Duration
 	// IdleTimeout of a connection between requests.
 	IdleTimeout time.Duration

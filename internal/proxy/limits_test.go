@@ -138,10 +138,32 @@ func TestSlowClient(t *testing.T) {
 	if got.Status != 408 || got.problem() != "body-timeout" {
 		t.Errorf("body: got %d %q", got.Status, got.Body)
 	}
+	if got := r.dribble(); got.problem() != "body-timeout" {
+		t.Errorf("one byte now and then: got %d %q", got.Status, got.Body)
+	}
 	if got := r.raw("POST /payments HTTP/1.1\nHost: x"); got.Status != 0 {
 		t.Errorf("header: got %d %q", got.Status, got.Body)
 	}
 	r.executions(0)
+}
+
+// dribble sends a body of 1000 bytes, one every 10 ms, until it is answered.
+func (r *rig) dribble() reply {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	must(r.t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "POST /payments HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Client-Id: alice\r\nIdempotency-Key: k\r\nContent-Length: 1000\r\n\r\n")
+	must(r.t, err)
+	answered := make(chan reply)
+	go func() { answered <- readReply(r.t, conn) }()
+	for {
+		select {
+		case got := <-answered:
+			return got
+		case <-time.After(10 * time.Millisecond):
+			_, _ = conn.Write([]byte("x"))
+		}
+	}
 }
 
 func TestIdleConnectionEnds(t *testing.T) {

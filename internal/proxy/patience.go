@@ -3,24 +3,28 @@
 package proxy
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"time"
 )
 
-// impatient gives the client a time for each part of its body, not for the whole.
+// slowest is how many bytes a second a client has to send in the long run: one byte now and then must not hold a place for ever.
+const slowest = 8 << 10
+
+// impatient ends a body that comes too slowly: the client has a time for its beginning, and a second more for every slowest bytes.
 type impatient struct {
 	io.ReadCloser
-	control *http.ResponseController
-	timeout time.Duration
-	now     func() time.Time
+	control  *http.ResponseController
+	deadline time.Time
 }
 
 func (b *impatient) Read(p []byte) (int, error) {
-	_ = b.control.SetReadDeadline(b.now().Add(b.timeout)) // a writer without deadlines has its own bounds
+	_ = b.control.SetReadDeadline(b.deadline) // a writer without deadlines has its own bounds
 	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF {
+	b.deadline = b.deadline.Add(time.Duration(n) * time.Second / slowest)
+	if errors.Is(err, io.EOF) {
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
 	return n, err
