@@ -41,7 +41,7 @@ func TestUpgradePasses(t *testing.T) {
 	reader := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(reader, nil)
 	must(t, err)
-	if resp.StatusCode != 101 || resp.Header.Get("Upgrade") != "echo" {
+	if resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Upgrade") != "echo" {
 		t.Fatalf("got %d %v", resp.StatusCode, resp.Header)
 	}
 	_, err = io.WriteString(conn, "hello\n")
