@@ -35,11 +35,24 @@ func newIdentity(c proxyconfig.Client) *identity {
 	return id
 }
 
-// strip takes the identity from a request whose peer may not give one, so that neither this process nor the app believes it.
+// strip takes from a request what only the sidecar, or only a trusted peer, may say, so that neither this process nor the app believes it.
 func (id *identity) strip(r *http.Request) {
+	r.Header.Del(headerReservation)
+	r.Header.Del(headerSeed)
 	if id.Type == "Header" && len(id.trusted) > 0 && !id.trusts(r.RemoteAddr) {
 		r.Header.Del(id.Header)
 	}
+	for name := range r.Header {
+		// Under CGI and what descends from it, X_Client_Id is X-Client-Id: https://www.rfc-editor.org/rfc/rfc3875#section-4.1.18
+		if strings.Contains(name, "_") && id.reserves(strings.ReplaceAll(name, "_", "-")) {
+			delete(r.Header, name)
+		}
+	}
+}
+
+// reserves is for the names that no look-alike may stand for.
+func (id *identity) reserves(name string) bool {
+	return strings.EqualFold(name, headerReservation) || strings.EqualFold(name, headerSeed) || id.Type == "Header" && strings.EqualFold(name, id.Header)
 }
 
 func (id *identity) trusts(peer string) bool {

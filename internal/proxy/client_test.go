@@ -59,6 +59,17 @@ func TestClient(t *testing.T) {
 	}
 }
 
+func TestLookalikesAreDropped(t *testing.T) {
+	id := newIdentity(proxyconfig.Client{Type: "Header", Header: "X-Client-Id"})
+	r := &http.Request{Header: http.Header{
+		"X_client_id": {"bob"}, "X_Client-Id": {"bob"}, "Idempotency_reservation": {"1"}, "Idempotency-Seed": {"1"}, "IDEMPOTENCY_SEED": {"1"}, "X-Client-Id": {"alice"}, "X_other": {"1"},
+	}}
+	id.strip(r)
+	if len(r.Header) != 2 || r.Header["X_other"] == nil || r.Header["X-Client-Id"][0] != "alice" {
+		t.Errorf("left %v", r.Header)
+	}
+}
+
 func TestUntrustedIdentityDoesNotReachTheApp(t *testing.T) {
 	seen := make(chan http.Header, 1)
 	r := start(t, func(s *setup) {

@@ -55,6 +55,13 @@ func (l *link) leave() {
 	}
 }
 
+// retire ends this process's lease, for good: nothing renews it any more.
+func (l *link) retire(ctx context.Context) error {
+	l.stop()
+	<-l.done
+	return l.store.Retire(ctx, l.holder)
+}
+
 // run renews the lease, and looks after a store that is down until it is up.
 func (l *link) run(ctx context.Context) {
 	defer close(l.done)

@@ -150,8 +150,6 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer p.active.Add(-1)
 	g := p.enter()
 	defer g.leave()
-	r.Header.Del(headerReservation)
-	r.Header.Del(headerSeed)
 	g.identity.strip(r)
 	if r.URL.Path == wellKnownPath && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		g.serveWellKnown(w, r)
@@ -194,7 +192,7 @@ func (p *Proxy) Close(ctx context.Context) error {
 	p.stop()
 	<-p.done
 	p.settler.flush(ctx, p.enter)
-	err := g.link.store.Retire(ctx, p.holder)
+	err := g.link.retire(ctx)
 	g.leave()
 	if err != nil {
 		return fmt.Errorf("retire holder: %w", err)
