@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -60,7 +61,11 @@ func victim(dsn string) int {
 	if err != nil {
 		return 1
 	}
-	f := &failpoint{n: int64(n), stop: func() { fmt.Println("stopped"); select {} }}
+	f := &failpoint{n: int64(n), stop: func() {
+		fmt.Println("stopped")
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the test kills this process, or ends itself
+		os.Exit(1)
+	}}
 	pool, err := f.open(dsn)
 	if err != nil {
 		return 1
@@ -128,11 +133,9 @@ func TestKilled(t *testing.T) {
 		d := next()
 		command := exec.Command(program)
 		command.Env = append(os.Environ(), victimDSN+"="+d.dsn, victimSteps+"="+strconv.Itoa(n), victimClock+"="+d.clock.by.String())
-		out, err := command.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := command.Start(); err != nil {
+		in, errIn := command.StdinPipe()
+		out, errOut := command.StdoutPipe()
+		if err := errors.Join(errIn, errOut, command.Start()); err != nil {
 			t.Fatal(err)
 		}
 		line, err := bufio.NewReader(out).ReadString('\n')
@@ -141,6 +144,7 @@ func TestKilled(t *testing.T) {
 		}
 		_ = command.Process.Kill()
 		_ = command.Wait()
+		_ = in.Close()
 		if strings.TrimSpace(line) == "done" {
 			t.Logf("a pass is %d statements", n-1)
 			d.wantBusyWeek()
