@@ -11,6 +11,7 @@
 //   - A reservation whose holder is alive is never given to another, however long it takes and whatever its window.
 //   - A Reserve that is repeated with the same Token, because the answer to the first one was lost, gets the same answer.
 //   - A completed entry is replayed as it was recorded, byte for byte, until its window ends, and its window is counted from completion.
+//   - An entry whose window is over, and whose reservation no live holder keeps, is absent, for its former owner as well.
 package keystore
 
 import (
@@ -39,7 +40,8 @@ type Store interface {
 	// It fails with ErrNotOwner and ErrUnavailable. Releasing what is absent is ErrNotOwner.
 	Release(ctx context.Context, o Ownership) error
 
-	// MarkUnknown says that the request may have taken effect and nobody can tell.
+	// MarkUnknown says that the request may have taken effect and nobody can tell, and starts the entry's window anew. Repeating it is harmless.
+	// Should the owner learn the answer after all, Complete with the same token still records it, unless somebody has taken over.
 	// It fails with ErrNotOwner and ErrUnavailable.
 	MarkUnknown(ctx context.Context, o Ownership) error
 

@@ -291,3 +291,30 @@ func TestMissingPartitions(t *testing.T) {
 type wall struct{}
 
 func (wall) Now() time.Time { return time.Now() }
+
+// TestClockThatWasAhead: entries of days that the clock has shown by mistake are found when it is right again.
+func TestClockThatWasAhead(t *testing.T) {
+	d := newDatabase(t)
+	d.partitions(keystoretest.Start(), 5)
+	store := d.open(t, d.sidecar())
+	r := keystore.Reservation{Client: "c", Key: "k", Token: keystore.NewToken(), Holder: keystore.NewHolder(), Lease: time.Minute, Window: 24 * time.Hour}
+	for _, row := range []struct {
+		reason string
+		now    time.Time
+		token  keystore.Token
+		want   keystore.Outcome
+	}{
+		{"far ahead, beyond every partition", keystoretest.Start().AddDate(0, 1, 0), keystore.Token{1}, keystore.New},
+		{"right again", keystoretest.Start(), keystore.Token{2}, keystore.InFlight},
+		{"a day behind", keystoretest.Start().AddDate(0, 0, -1), keystore.Token{3}, keystore.InFlight},
+	} {
+		d.setClock(row.now)
+		r.Token = row.token
+		if got, err := store.Reserve(t.Context(), r); err != nil || got.Outcome != row.want {
+			t.Errorf("%s: %v, %v, want %v", row.reason, got.Outcome, err, row.want)
+		}
+	}
+	if err := store.Complete(t.Context(), keystore.Ownership{Client: "c", Key: "k", Token: keystore.Token{1}}, keystore.Answer{Status: 200}); err != nil {
+		t.Error(err)
+	}
+}

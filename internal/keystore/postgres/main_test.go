@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/idempotency-dev/operator/internal/keystore"
 	"github.com/idempotency-dev/operator/internal/keystore/keystoretest"
 	"github.com/idempotency-dev/operator/internal/keystore/postgres"
@@ -23,7 +25,8 @@ const keyspaceName = "Shop.payments-\"eu\""
 // database is a database of its own with a keyspace in it.
 type database struct {
 	testing.TB
-	dsn   string // the operator's
+	dsn   string    // the operator's
+	conn  *pgx.Conn // the operator's
 	admin *postgres.Admin
 }
 
@@ -35,6 +38,7 @@ func newDatabase(t testing.TB) *database {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.admin.Close)
+	d.conn = connect(t, d.dsn)
 	d.must(d.admin.Migrate(t.Context()))
 	d.must(d.admin.EnsureKeyspace(t.Context(), keyspaceName, ""))
 	return d
@@ -49,7 +53,9 @@ func (d *database) must(err error) {
 
 func (d *database) exec(sql string) {
 	d.Helper()
-	pgtest.Exec(d.TB, d.dsn, sql)
+	if _, err := d.conn.Exec(context.Background(), sql); err != nil {
+		d.Fatalf("execute %.80q: %v", sql, err)
+	}
 }
 
 // partitions makes one for each of days days from first on, as retention does.

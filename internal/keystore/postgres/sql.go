@@ -70,8 +70,10 @@ func inKeyspace(schema, keyspace string) template {
 	pairs := []string{
 		"{{schema}}", quote(schema),
 		"{{parent}}", quote(relation),
+		"{{relation}}", relation,
 		"{{settings}}", settings,
 		"{{lock}}", lock,
+		"{{own}}", "t.client = p_client AND t.key = p_key AND t.token = p_token",
 		"{{honoured}}", honoured,
 		"{{reserved}}", strconv.Itoa(reserved),
 		"{{completed}}", strconv.Itoa(completed),

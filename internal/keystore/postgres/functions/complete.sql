@@ -12,13 +12,20 @@ BEGIN
     now_at := {{schema}}.now_();
     UPDATE {{schema}}.{{parent}} t
     SET state = {{completed}}, tombstone = p_tombstone, status = p_status, header = p_header, body = p_body, expires_at = now_at + t.lifetime
-    WHERE t.client = p_client AND t.key = p_key AND t.token = p_token AND t.state <> {{completed}} AND {{honoured}};
+    WHERE t.bucket = date_trunc('day', now_at, 'UTC') AND {{own}} AND t.state <> {{completed}} AND t.expires_at > now_at;
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    -- It was not reserved today, or only its holder's life keeps it.
+    UPDATE {{schema}}.{{parent}} t
+    SET state = {{completed}}, tombstone = p_tombstone, status = p_status, header = p_header, body = p_body, expires_at = now_at + t.lifetime
+    WHERE {{own}} AND t.state <> {{completed}} AND {{honoured}};
     IF FOUND THEN
         RETURN true;
     END IF;
     RETURN EXISTS (
         SELECT FROM {{schema}}.{{parent}} t
-        WHERE t.client = p_client AND t.key = p_key AND t.token = p_token AND t.state = {{completed}} AND t.expires_at > now_at
+        WHERE {{own}} AND t.state = {{completed}} AND t.expires_at > now_at
     );
 END
 $$;

@@ -10,13 +10,13 @@ BEGIN
     now_at := {{schema}}.now_();
     UPDATE {{schema}}.{{parent}} t
     SET state = {{unknown}}, expires_at = now_at + t.lifetime
-    WHERE t.client = p_client AND t.key = p_key AND t.token = p_token AND t.state = {{reserved}} AND {{honoured}};
+    WHERE {{own}} AND t.state = {{reserved}} AND {{honoured}};
     IF FOUND THEN
         RETURN true;
     END IF;
     RETURN EXISTS (
         SELECT FROM {{schema}}.{{parent}} t
-        WHERE t.client = p_client AND t.key = p_key AND t.token = p_token AND t.state = {{unknown}} AND t.expires_at > now_at
+        WHERE {{own}} AND t.state = {{unknown}} AND t.expires_at > now_at
     );
 END
 $$;

@@ -9,7 +9,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock({{lock}});
     now_at := {{schema}}.now_();
     DELETE FROM {{schema}}.{{parent}} t
-    WHERE t.client = p_client AND t.key = p_key AND t.token = p_token AND t.state = {{reserved}} AND {{honoured}};
+    WHERE {{own}} AND t.state = {{reserved}} AND {{honoured}};
     RETURN FOUND;
 END
 $$;

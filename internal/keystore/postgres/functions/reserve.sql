@@ -3,32 +3,34 @@
 --
 -- Order matters. The lock comes first, so that no other call on the entry is between its look and its write. The clock comes second and the look
 -- third: what is alive by an older clock and a newer look was alive. At most one row per entry exists in all partitions together, since a row
--- that is not honoured any more goes when its successor comes.
+-- that is not honoured any more goes when its successor comes. Partitions beyond the newest bucket that was ever written to are left out; the clock
+-- would not do to tell which those are, since it may have been ahead for a while.
 CREATE OR REPLACE FUNCTION {{schema}}.{{reserve}}(
     p_client text, p_key text, p_fingerprint bytea, p_token uuid, p_holder uuid, p_lease interval, p_window interval, p_route text,
     p_take_over boolean, p_newest boolean
 ) RETURNS {{schema}}.decision
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER {{settings}} AS $$
 DECLARE
-    now_at timestamptz;
-    e      record;
-    live   boolean := false;
-    stale  boolean := false;
-    d      {{schema}}.decision;
+    now_at      timestamptz;
+    newest      timestamptz;
+    bucket      timestamptz;
+    e           record;
+    alive_until timestamptz;
+    live        boolean;
+    d           {{schema}}.decision;
 BEGIN
     PERFORM {{schema}}.enter();
     PERFORM pg_advisory_xact_lock({{lock}});
     now_at := {{schema}}.now_();
-    FOR e IN
-        SELECT t.bucket, t.fingerprint, t.state, t.token, t.seed, t.attempts, t.reserved_at, t.expires_at, t.tombstone, t.status, t.header, t.body,
-            (SELECT h.expires_at FROM {{schema}}.holders h WHERE h.holder = t.holder) AS alive_until
-        FROM {{schema}}.{{parent}} t
-        WHERE t.client = p_client AND t.key = p_key
-    LOOP
-        live := e.expires_at > now_at OR (e.state = {{reserved}} AND coalesce(e.alive_until > now_at, false));
-        EXIT WHEN live;
-        stale := true;
-    END LOOP;
+    SELECT k.newest_bucket INTO newest FROM {{schema}}.keyspaces k WHERE k.relation = '{{relation}}';
+    SELECT t.bucket, t.fingerprint, t.state, t.token, t.holder, t.seed, t.attempts, t.reserved_at, t.expires_at, t.tombstone, t.status, t.header, t.body
+    INTO e
+    FROM {{schema}}.{{parent}} t
+    WHERE t.client = p_client AND t.key = p_key AND t.bucket <= newest;
+    IF e.state = {{reserved}} THEN
+        SELECT h.expires_at INTO alive_until FROM {{schema}}.holders h WHERE h.holder = e.holder AND h.expires_at > now_at;
+    END IF;
+    live := coalesce(e.expires_at > now_at OR alive_until IS NOT NULL, false);
 
     IF live AND e.fingerprint <> p_fingerprint THEN
         d.outcome := {{Mismatch}};
@@ -43,9 +45,9 @@ BEGIN
         PERFORM {{schema}}.hold(p_holder, p_lease, now_at);
         d.outcome := CASE WHEN e.attempts = 1 THEN {{New}} ELSE {{TakenOver}} END;
         d.seed := e.seed;
-    ELSIF live AND e.state = {{reserved}} AND e.alive_until > now_at THEN
+    ELSIF live AND alive_until IS NOT NULL THEN
         d.outcome := {{InFlight}};
-        d.lease_remaining := {{schema}}.microseconds(e.alive_until - now_at);
+        d.lease_remaining := {{schema}}.microseconds(alive_until - now_at);
         d.since := {{schema}}.microseconds(now_at - e.reserved_at);
     ELSIF live AND NOT p_take_over THEN
         d.outcome := {{Unknown}};
@@ -62,18 +64,21 @@ BEGIN
         d.outcome := {{TakenOver}};
         d.seed := e.seed;
     ELSE
-        IF stale THEN
-            DELETE FROM {{schema}}.{{parent}} t WHERE t.client = p_client AND t.key = p_key;
+        IF e.bucket IS NOT NULL THEN
+            DELETE FROM {{schema}}.{{parent}} t WHERE t.client = p_client AND t.key = p_key AND t.bucket = e.bucket;
         END IF;
         PERFORM {{schema}}.hold(p_holder, p_lease, now_at);
+        bucket := CASE WHEN p_newest THEN {{schema}}.bucket_for('{{schema}}.{{parent}}', now_at) ELSE date_trunc('day', now_at, 'UTC') END;
+        IF bucket > newest THEN
+            -- The first entry of a day. The others wait for it, once.
+            UPDATE {{schema}}.keyspaces k SET newest_bucket = bucket WHERE k.relation = '{{relation}}' AND k.newest_bucket < bucket;
+        END IF;
         d.outcome := {{New}};
         d.seed := gen_random_uuid();
         INSERT INTO {{schema}}.{{parent}}
             (client, key, bucket, fingerprint, state, token, holder, seed, attempts, route, lifetime, reserved_at, expires_at)
         VALUES (
-            p_client, p_key,
-            CASE WHEN p_newest THEN {{schema}}.bucket_for('{{schema}}.{{parent}}', now_at) ELSE date_trunc('day', now_at, 'UTC') END,
-            p_fingerprint, {{reserved}}, p_token, p_holder, d.seed, 1, p_route, p_window, now_at, now_at + p_window
+            p_client, p_key, bucket, p_fingerprint, {{reserved}}, p_token, p_holder, d.seed, 1, p_route, p_window, now_at, now_at + p_window
         );
     END IF;
     RETURN d;

@@ -13,7 +13,7 @@ BEGIN
     now_at := {{schema}}.now_();
     IF NOT EXISTS (
         SELECT FROM {{schema}}.{{parent}} t
-        WHERE t.client = p_client AND t.key = p_key AND t.token = p_token AND t.expires_at > now_at AND (
+        WHERE {{own}} AND t.expires_at > now_at AND (
             t.state = {{unknown}} OR t.state = {{reserved}} AND NOT EXISTS (
                 SELECT FROM {{schema}}.holders h WHERE h.holder = t.holder AND h.expires_at > now_at
             )
@@ -25,9 +25,9 @@ BEGIN
         UPDATE {{schema}}.{{parent}} t
         SET state = {{completed}}, token = gen_random_uuid(), tombstone = p_tombstone, status = p_status, header = p_header, body = p_body,
             expires_at = now_at + t.lifetime
-        WHERE t.client = p_client AND t.key = p_key AND t.token = p_token;
+        WHERE {{own}};
     ELSE
-        DELETE FROM {{schema}}.{{parent}} t WHERE t.client = p_client AND t.key = p_key AND t.token = p_token;
+        DELETE FROM {{schema}}.{{parent}} t WHERE {{own}};
     END IF;
     RETURN FOUND;
 END

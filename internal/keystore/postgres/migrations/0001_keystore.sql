@@ -3,14 +3,16 @@
 -- Locks: none on tables in use; everything here is new.
 
 CREATE TABLE {{schema}}.keyspaces (
-    name       text COLLATE "C" PRIMARY KEY,
+    name          text COLLATE "C" PRIMARY KEY,
     -- The parent table of the keyspace's daily partitions.
-    relation   text COLLATE "C" NOT NULL UNIQUE,
+    relation      text COLLATE "C" NOT NULL UNIQUE,
     -- The one policy that may use the keyspace; empty: those that name it share it.
-    claim      text NOT NULL,
+    claim         text NOT NULL,
     -- The migration that the keyspace's functions were last made under.
-    version    integer NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    version       integer NOT NULL,
+    -- No entry was ever written to a later bucket.
+    newest_bucket timestamptz NOT NULL DEFAULT '-infinity',
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 -- One row per sidecar process, renewed every few seconds: it has to fit HOT updates, and no index but the key.
@@ -64,7 +66,7 @@ $$;
 -- Refuses what cannot keep the guarantee, and makes the transaction durable whatever the role's default says.
 -- Only under READ COMMITTED does a statement see what the previous owner of the entry's lock has committed.
 CREATE FUNCTION {{schema}}.enter() RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'isolation level must be read committed' USING ERRCODE = 'IK001';
@@ -77,7 +79,7 @@ $$;
 
 -- Makes sure that a holder which gets a reservation has a lease. Holders renew theirs long before half of it is over, so this seldom writes.
 CREATE FUNCTION {{schema}}.hold(p_holder uuid, p_lease interval, now_at timestamptz) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     PERFORM FROM {{schema}}.holders h WHERE h.holder = p_holder AND h.expires_at > now_at + p_lease / 2;
     IF NOT FOUND THEN
