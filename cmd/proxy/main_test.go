@@ -276,11 +276,10 @@ func TestKilledWhileTheAppWorks(t *testing.T) {
 	g := newGate()
 	w := newWorld(t, g.ServeHTTP)
 	defer close(g.leave)
-	first := w.proxy("a")
+	first, second := w.proxy("a"), w.proxy("b")
 	go first.post("k", `{}`)
 	<-g.inside
 	must(t, first.cmd.Process.Kill())
-	second := w.proxy("b")
 	got := second.post("k", `{}`)
 	if got.status != 409 || got.header.Get("Retry-After") == "" {
 		t.Errorf("got %d %s", got.status, got.body)

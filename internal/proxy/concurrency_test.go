@@ -105,7 +105,7 @@ func TestWaiters(t *testing.T) {
 func TestLiveHolderKeepsItsReservation(t *testing.T) {
 	g := newGate()
 	r := start(t, func(s *setup) {
-		s.limits.Lease, s.limits.StoreTimeout = 300*time.Millisecond, 100*time.Millisecond
+		s.limits.Lease, s.limits.StoreTimeout = 1500*time.Millisecond, 500*time.Millisecond
 		s.config.Routes[0].OnUnknownOutcome = "Reexecute" // would take over at once
 		s.app = g.ServeHTTP
 	})
@@ -113,7 +113,7 @@ func TestLiveHolderKeepsItsReservation(t *testing.T) {
 	wg.Go(func() { want(t, r.post("k", `{}`), 201, "", false) })
 	<-g.inside
 	renewals := r.store.count("KeepAlive")
-	eventually(t, "the lease was renewed for longer than it lasts", func() bool { return r.store.count("KeepAlive") > renewals+6 })
+	eventually(t, "the lease was renewed for longer than it lasts", func() bool { return r.store.count("KeepAlive") > renewals+4 })
 	want(t, r.post("k", `{}`), 409, "in-flight", false)
 	close(g.leave)
 	wg.Wait()
