@@ -71,6 +71,7 @@ const (
 	ReasonLockTimeout             = "LockTimeout"
 	ReasonDefaultPartitionHasRows = "DefaultPartitionHasRows"
 	ReasonPendingDetach           = "PendingDetach"
+	ReasonDropOverdue             = "DropOverdue"
 	ReasonBoundsMismatch          = "BoundsMismatch"
 	ReasonMaintenanceFailed       = "MaintenanceFailed"
 )

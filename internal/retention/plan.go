@@ -25,6 +25,7 @@ const (
 	ReasonLockTimeout      Reason = "LockTimeout"
 	ReasonDefaultPartition Reason = "DefaultPartitionHasRows"
 	ReasonPendingDetach    Reason = "PendingDetach"
+	ReasonDropOverdue      Reason = "DropOverdue"
 	ReasonBoundsMismatch   Reason = "BoundsMismatch"
 	ReasonFailed           Reason = "MaintenanceFailed"
 )

@@ -58,6 +58,9 @@ func (r *Report) sum(state State, plan Plan, settings Settings, failed map[strin
 	})
 	for _, p := range r.Partitions {
 		r.count(p)
+		if _, known := failed[p.Relation]; !known && p.overdue(r.Now) {
+			r.Problems = append(r.Problems, Problem{Reason: ReasonDropOverdue, Relation: p.Relation, Message: "is overdue for dropping" + p.keptBy()})
+		}
 	}
 	r.RunwayUntil = startOfDay(state.Now)
 	for covers(r.Partitions, r.RunwayUntil) {
@@ -72,9 +75,6 @@ func (r *Report) sum(state State, plan Plan, settings Settings, failed map[strin
 			Reason:  ReasonRunwayShort,
 			Message: fmt.Sprintf("partitions exist up to %s only, %d days short", r.RunwayUntil.Format(time.DateOnly), missing),
 		})
-	}
-	if r.Overdue > 0 {
-		r.Problems = append(r.Problems, Problem{Reason: ReasonFailed, Message: fmt.Sprintf("%d partitions are overdue for dropping", r.Overdue)})
 	}
 	slices.SortFunc(r.Problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(severity(a.Reason), severity(b.Reason)), cmp.Compare(a.Relation, b.Relation), cmp.Compare(a.Message, b.Message))
@@ -92,13 +92,25 @@ func (r *Report) count(p Partition) {
 	if p.Link == Attached {
 		r.Unsettled += p.Unsettled
 	}
-	if (p.Link == Attached || p.Phase == Retiring) && p.ours() && !p.HonouredUntil.IsZero() && !p.honoured(r.Now.Add(-Overdue)) {
+	if p.overdue(r.Now) {
 		r.Overdue++
 	}
 }
 
+func (p Partition) overdue(now time.Time) bool {
+	return (p.Link == Attached || p.Phase == Retiring) && p.ours() && !p.HonouredUntil.IsZero() && !p.honoured(now.Add(-Overdue))
+}
+
+// keptBy is what probably keeps p from being retired.
+func (p Partition) keptBy() string {
+	if p.Phase == Sealed && p.Unsettled > 0 {
+		return ": a live holder seems to keep an entry reserved beyond its window"
+	}
+	return ""
+}
+
 // severity orders reasons: what threatens writes, what keeps partitions from going, what needs a look.
 func severity(reason Reason) int {
-	order := []Reason{ReasonRunwayShort, ReasonDefaultPartition, ReasonLockTimeout, ReasonPendingDetach, ReasonFailed, ReasonBoundsMismatch}
+	order := []Reason{ReasonRunwayShort, ReasonDefaultPartition, ReasonLockTimeout, ReasonPendingDetach, ReasonDropOverdue, ReasonFailed, ReasonBoundsMismatch}
 	return slices.Index(order, reason)
 }
