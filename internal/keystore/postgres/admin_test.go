@@ -122,13 +122,18 @@ func TestKeyspaceIsClaimed(t *testing.T) {
 func TestDropKeyspace(t *testing.T) {
 	d := newDatabase(t)
 	d.partitions(keystoretest.Start(), 2)
+	relation := postgres.Relation(keyspaceName)
+	partition := relation + keystoretest.Start().Format("_p20060102")
+	d.exec(fmt.Sprintf(`ALTER TABLE idempotency.%s DETACH PARTITION idempotency.%s;
+		INSERT INTO idempotency.partitions (relation, keyspace, oid, from_bucket, to_bucket, phase)
+		SELECT '%[2]s', name, 'idempotency.%[2]s'::regclass, now(), now(), 'retiring' FROM idempotency.keyspaces`, relation, partition))
 	d.must(d.admin.EnsureKeyspace(t.Context(), "other", ""))
 	d.must(d.admin.DropKeyspace(t.Context(), keyspaceName))
 	d.must(d.admin.DropKeyspace(t.Context(), keyspaceName)) // there is none
 	var left int
 	d.must(connect(t, d.dsn).QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE starts_with(relname, $1))
 		+ (SELECT count(*) FROM pg_proc WHERE starts_with(proname, $1)) + (SELECT count(*) FROM idempotency.keyspaces WHERE name = $2)`,
-		postgres.Relation(keyspaceName), keyspaceName).Scan(&left))
+		relation, keyspaceName).Scan(&left))
 	if left != 0 {
 		t.Errorf("%d things are left", left)
 	}
