@@ -41,9 +41,9 @@ import (
 const (
 	// name of the operator's lease and of its webhook configurations.
 	name = "idempotency-operator"
-	// webhookService and certificateSecret are those of config/webhook.
-	webhookService    = "idempotency-operator-webhook"
-	certificateSecret = "idempotency-operator-webhook-cert"
+	// webhookService is the Service of config/webhook, webhookCert the Secret that the replicas share.
+	webhookService = "idempotency-operator-webhook"
+	webhookCert    = "idempotency-operator-webhook-cert"
 )
 
 // +kubebuilder:rbac:groups="",namespace=idempotency-system,resources=secrets,verbs=create
@@ -112,7 +112,7 @@ func newManager(kubeconfig *rest.Config, c Config) (*certificate.Keeper, ctrl.Ma
 	}
 	host := webhookService + "." + c.Namespace + ".svc"
 	keeper = certificate.New(certificate.Config{
-		Secret:   types.NamespacedName{Namespace: c.Namespace, Name: certificateSecret},
+		Secret:   types.NamespacedName{Namespace: c.Namespace, Name: webhookCert},
 		Names:    []string{host, host + ".cluster.local"},
 		Webhooks: name,
 	}, mgr.GetClient(), clock.RealClock{})
@@ -123,7 +123,7 @@ func newManager(kubeconfig *rest.Config, c Config) (*certificate.Keeper, ctrl.Ma
 func cached(c Config) map[client.Object]cache.ByObject {
 	objects := controller.CachedObjects()
 	named := func(name string) fields.Selector { return fields.OneTermEqualSelector("metadata.name", name) }
-	objects[&corev1.Secret{}] = cache.ByObject{Namespaces: map[string]cache.Config{c.Namespace: {FieldSelector: named(certificateSecret)}}}
+	objects[&corev1.Secret{}] = cache.ByObject{Namespaces: map[string]cache.Config{c.Namespace: {FieldSelector: named(webhookCert)}}}
 	objects[&admissionv1.MutatingWebhookConfiguration{}] = cache.ByObject{Field: named(name)}
 	objects[&admissionv1.ValidatingWebhookConfiguration{}] = cache.ByObject{Field: named(name)}
 	return objects
@@ -147,6 +147,7 @@ func assemble(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper,
 		func() error { return metrics.Registry.Register(cleanup.Metrics()) },
 		func() error { return keeper.SetupWithManager(mgr) },
 		func() error {
+			//nolint:contextcheck // it asks for an informer, which lives as long as the manager
 			return podwebhook.Register(mgr, podwebhook.Options{SidecarImage: c.SidecarImage, Namespace: c.Namespace})
 		},
 		func() error { return mgr.AddHealthzCheck("ping", healthz.Ping) },

@@ -215,3 +215,36 @@ func TestNothingOfADSNGetsOut(t *testing.T) {
 		t.Error("nothing was logged, so nothing was tested")
 	}
 }
+
+// TestServerRestart ends every connection, as a server does that restarts between two probes: that is no outage.
+func TestServerRestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.ready("payments", nil)
+	w.another("payments")
+	before := w.versions("payments")["policy"]
+	w.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '" + w.adminRole + "'")
+	w.stores.expire()
+	asked := w.passes.asked.Load()
+	w.service("other", intstr.FromInt32(9090))
+	eventually(t, func() error {
+		if w.passes.asked.Load() < asked+2 {
+			w.touch("other")
+			return errWait
+		}
+		return nil
+	})
+	if after := w.versions("payments")["policy"]; after != before {
+		t.Error("the status was written")
+	}
+}
+
+// touch changes a Service, which wakes the policies beside it.
+func (w *world) touch(service string) {
+	w.t.Helper()
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: service}}
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"test/touch":"%d"}}}`, w.passes.asked.Load()))
+	if err := server.client.Patch(w.t.Context(), s, patch); err != nil {
+		w.t.Fatal(err)
+	}
+}

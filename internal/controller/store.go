@@ -37,7 +37,11 @@ func (r *Policies) store(ctx context.Context, p *pass) {
 		return
 	}
 	trouble := troubleOf(err)
-	slog.WarnContext(ctx, "store is not healthy", "namespace", p.policy.Namespace, "policy", p.policy.Name, "reason", trouble.reason, "error", err)
+	level := slog.LevelWarn
+	if before := p.condition(v1alpha1.ConditionStoreHealthy); before != nil && before.Reason == trouble.reason {
+		level = slog.LevelDebug // it has been said
+	}
+	slog.Log(ctx, level, "store is not healthy", "namespace", p.policy.Namespace, "policy", p.policy.Name, "reason", trouble.reason, "error", err)
 	p.set(v1alpha1.ConditionStoreHealthy, metav1.ConditionFalse, trouble.reason, trouble.say(err))
 	p.lookAgain(probeUnhealthy)
 }

@@ -216,6 +216,11 @@ func (s *store) probe(ctx context.Context, clock clock.Clock) (keystore.Health, 
 // ask probes, and brings the schema up to date first where that is what is wrong.
 func (s *store) ask(ctx context.Context, clock clock.Clock) (keystore.Health, error) {
 	health, err := s.admin.Probe(ctx, clock)
+	if errors.Is(err, keystore.ErrUnreachable) {
+		// A connection that an earlier probe left in the pool says nothing about the server: it may have restarted since.
+		s.admin.Reset()
+		health, err = s.admin.Probe(ctx, clock)
+	}
 	if !errors.Is(err, keystore.ErrSchemaOutdated) {
 		return health, err
 	}
