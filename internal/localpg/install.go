@@ -103,19 +103,23 @@ func isMajor(ctx context.Context, postgres, major string) bool {
 	return err == nil && len(fields) >= 3 && (major == "" || strings.HasPrefix(fields[2], major+"."))
 }
 
+// installDebian installs the distribution's package, where there is one.
 func installDebian(ctx context.Context, major string) error {
-	apt, err := exec.LookPath("apt-get")
-	if err != nil || os.Getuid() != 0 {
-		return nil
+	if os.Getuid() != 0 {
+		return errors.New("only root installs packages")
 	}
 	name := "postgresql"
 	if major != "" {
 		name += "-" + major
 	}
-	if out, err := exec.CommandContext(ctx, "apt-cache", "policy", name).Output(); err != nil || !bytes.Contains(out, []byte("Candidate: ")) {
-		return nil
+	policy, err := exec.CommandContext(ctx, "apt-cache", "policy", name).Output()
+	if err != nil {
+		return fmt.Errorf("look for package %s: %w", name, err)
 	}
-	cmd := exec.CommandContext(ctx, apt, "install", "-y", "-qq", "--no-install-recommends", name)
+	if !bytes.Contains(policy, []byte("Candidate: ")) {
+		return fmt.Errorf("look for package %s: there is none", name)
+	}
+	cmd := exec.CommandContext(ctx, "apt-get", "install", "-y", "-qq", "--no-install-recommends", name)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("install package %s: %w: %s", name, err, bytes.TrimSpace(out))
@@ -150,7 +154,7 @@ func installNPM(ctx context.Context, major string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil { //nolint:gosec // the server's account reads it
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", fmt.Errorf("make cache folder: %w", err)
 	}
 	draft, err := os.MkdirTemp(filepath.Dir(dir), "unpack-")

@@ -18,7 +18,7 @@ type account struct{ uid, gid int }
 // unprivileged finds an account for the server, which refuses to run as root.
 func unprivileged() (*account, error) {
 	if os.Getuid() != 0 {
-		return nil, nil //nolint:nilnil // nil is the caller
+		return nil, nil // nil is the caller
 	}
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)
@@ -49,7 +49,7 @@ func (a *account) own(path string) error {
 func (a *account) attributes() *syscall.SysProcAttr {
 	attr := endWithParent()
 	if a != nil {
-		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)} //nolint:gosec // ids fit
+		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
 	}
 	return attr
 }

@@ -147,7 +147,7 @@ type wire struct {
 }
 
 func newWire(t testing.TB, server string) *wire {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // ends with the test
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func (w *wire) serve() {
 }
 
 func (w *wire) link(client net.Conn) {
-	server, err := net.Dial("tcp", w.server) //nolint:noctx // ends with the test
+	server, err := net.Dial("tcp", w.server)
 	if err != nil {
 		_ = client.Close()
 		return

@@ -161,10 +161,10 @@ func (m *memory) alive(h keystore.Holder) bool { return m.holders[h].After(m.now
 // find returns the entry that is honoured, or nil.
 func (m *memory) find(client, key string) *entry {
 	e := m.entries[client+"\x00"+key]
-	if e == nil || !e.expiresAt.After(m.now) && !(e.open() && m.alive(e.Holder)) {
-		return nil
+	if e != nil && (e.expiresAt.After(m.now) || e.open() && m.alive(e.Holder)) {
+		return e
 	}
-	return e
+	return nil
 }
 
 // reserve decides as the server should; seed is what the server says for a new entry.

@@ -93,7 +93,7 @@ func (a *Admin) findKeyspace(ctx context.Context, db querier, name string) (*key
 	var k keyspace
 	err := db.QueryRow(ctx, a.tmpl.query("keyspace_find"), name).Scan(&k.claim, &k.version)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil //nolint:nilnil // nil is none
+		return nil, nil // nil is none
 	}
 	return &k, err
 }
@@ -135,38 +135,23 @@ func (a *Admin) DropKeyspace(ctx context.Context, name string) error {
 		if err != nil || found == nil {
 			return err
 		}
-		ddl, err := a.dropping(ctx, tx, name)
-		if err != nil {
+		if err := a.Catalogue(name).dropDetached(ctx, tx); err != nil {
 			return err
 		}
-		for _, statement := range ddl {
-			if _, err := tx.Exec(ctx, statement); err != nil {
-				return err
+		if _, err := tx.Exec(ctx, "DROP TABLE IF EXISTS "+quote(a.schema)+"."+quote(Relation(name))); err != nil {
+			return err
+		}
+		for _, set := range []map[string]string{granted(), withheld()} {
+			for action, arguments := range set {
+				if _, err := tx.Exec(ctx, "DROP FUNCTION IF EXISTS "+a.signature(name, action, arguments)); err != nil {
+					return err
+				}
 			}
 		}
 		_, err = tx.Exec(ctx, a.tmpl.query("keyspace_forget"), name)
 		return err
 	})
 	return a.wrap(ctx, "drop keyspace "+name, err)
-}
-
-// dropping is what removes the functions and tables of the keyspace.
-func (a *Admin) dropping(ctx context.Context, tx pgx.Tx, name string) ([]string, error) {
-	ddl := []string{"DROP TABLE IF EXISTS " + quote(a.schema) + "." + quote(Relation(name))}
-	for _, set := range []map[string]string{granted(), withheld()} {
-		for action, arguments := range set {
-			ddl = append(ddl, "DROP FUNCTION IF EXISTS "+a.signature(name, action, arguments))
-		}
-	}
-	rows, err := tx.Query(ctx, a.tmpl.query("keyspace_detached"), name)
-	if err != nil {
-		return nil, err
-	}
-	detached, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	for _, table := range detached {
-		ddl = append(ddl, "DROP TABLE "+table)
-	}
-	return ddl, err
 }
 
 // Grant lets role call the functions that a sidecar calls, of the given keyspaces or, without any, of all that exist. It writes nothing when

@@ -37,7 +37,7 @@ func Main(m *testing.M) {
 	defer s.Stop()
 	if err := os.Setenv(server, s.DSN("postgres")); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
-		os.Exit(1) //nolint:gocritic // the server ends with this process
+		os.Exit(1)
 	}
 	m.Run()
 }
