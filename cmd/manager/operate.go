@@ -146,8 +146,7 @@ func assemble(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper,
 		func() error { return cleanup.SetupWithManager(mgr) },
 		func() error { return metrics.Registry.Register(cleanup.Metrics()) },
 		func() error { return keeper.SetupWithManager(mgr) },
-		func() error {
-			//nolint:contextcheck // it asks for an informer, which lives as long as the manager
+		func() error { //nolint:contextcheck // it asks for an informer, which lives as long as the manager
 			return podwebhook.Register(mgr, podwebhook.Options{SidecarImage: c.SidecarImage, Namespace: c.Namespace})
 		},
 		func() error { return mgr.AddHealthzCheck("ping", healthz.Ping) },
