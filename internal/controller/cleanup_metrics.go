@@ -49,7 +49,7 @@ func newCleanupMetrics(outcomes func() map[types.NamespacedName]outcome, clk clo
 		runway:     gauge("runway_seconds", "How far ahead partitions exist without a gap."),
 		partitions: gauge("partitions", "Attached partitions."),
 		rows:       gauge("partition_entries", "Entries in a partition: exact once its day is over, else the server's estimate.", "day"),
-		bytes:      gauge("partition_bytes", "Bytes of a partition on disk, with its indexes.", "day"),
+		bytes:      gauge("partition_bytes", "Bytes of a partition on disk, without its indexes.", "day"),
 		overdue:    gauge("overdue_partitions", "Partitions that should have been dropped more than an hour ago."),
 		unsettled:  gauge("unsettled_entries", "Entries without a recorded answer in partitions whose day is over."),
 	}

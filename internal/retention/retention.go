@@ -87,7 +87,7 @@ type Partition struct {
 	HonouredUntil time.Time
 	// Unsettled counts the entries that were reserved or unknown when it was sealed.
 	Unsettled int64
-	// Rows is exact once sealed, else the server's estimate; -1 when there is none. Bytes include indexes and TOAST.
+	// Rows is exact once sealed, else the server's estimate; -1 when there is none. Bytes include TOAST, but not indexes.
 	Rows, Bytes int64
 }
 

@@ -23,14 +23,14 @@ SELECT
     r.honoured_until,
     coalesce(r.unsettled, 0),
     coalesce(r.entries, part.reltuples::bigint),
-    pg_total_relation_size(part.oid),
+    coalesce(pg_relation_size(part.oid), 0) + coalesce(pg_relation_size(nullif(part.reltoastrelid, 0)), 0),
     {{schema}}.now_(),
     pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean
 FROM {{schema}}.keyspaces k
 JOIN pg_class parent ON parent.relname = k.relation AND parent.relnamespace = to_regnamespace(quote_ident($2))
 LEFT JOIN LATERAL (
     SELECT
-        c.oid, c.relname, c.relkind, c.relnamespace, c.reltuples,
+        c.oid, c.relname, c.relkind, c.relnamespace, c.reltuples, c.reltoastrelid,
         CASE WHEN i.inhdetachpending THEN 'pending' ELSE 'attached' END AS link,
         b.bound,
         regexp_match(b.bound, '^FOR VALUES FROM \(''(\d[^'']*)''\) TO \(''(\d[^'']*)''\)$') AS bounds
@@ -40,7 +40,7 @@ LEFT JOIN LATERAL (
     WHERE i.inhparent = parent.oid
     UNION ALL
     SELECT
-        c.oid, c.relname, c.relkind, c.relnamespace, c.reltuples, 'detached', '', ARRAY[own.from_bucket::text, own.to_bucket::text]
+        c.oid, c.relname, c.relkind, c.relnamespace, c.reltuples, c.reltoastrelid, 'detached', '', ARRAY[own.from_bucket::text, own.to_bucket::text]
     FROM {{schema}}.partitions own
     JOIN pg_class c ON c.oid = own.oid AND c.relname = own.relation AND c.relnamespace = parent.relnamespace
     WHERE own.keyspace = k.name AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid)
