@@ -82,10 +82,12 @@ func apply(ctx context.Context, store keystore.Store, r *record) error {
 func (s *settler) run(ctx context.Context, current func() *generation) {
 	wait := firstRetry
 	for ctx.Err() == nil {
-		delivered := s.deliver(ctx, current)
+		delivered, progress := s.deliver(ctx, current)
 		s.gauge()
-		if delivered {
+		if progress {
 			wait = firstRetry
+		}
+		if delivered {
 			select {
 			case <-ctx.Done():
 			case <-s.journal.wake:
@@ -102,7 +104,10 @@ func (s *settler) run(ctx context.Context, current func() *generation) {
 
 // flush delivers the journal until it is empty or ctx ends.
 func (s *settler) flush(ctx context.Context, current func() *generation) {
-	for !s.deliver(ctx, current) && ctx.Err() == nil {
+	for {
+		if delivered, _ := s.deliver(ctx, current); delivered || ctx.Err() != nil {
+			return
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(firstRetry):
@@ -110,8 +115,8 @@ func (s *settler) flush(ctx context.Context, current func() *generation) {
 	}
 }
 
-// deliver brings record after record to the store and reports whether none is left.
-func (s *settler) deliver(ctx context.Context, current func() *generation) bool {
+// deliver brings record after record to the store and reports whether none is left, and whether any has gone.
+func (s *settler) deliver(ctx context.Context, current func() *generation) (delivered, progress bool) {
 	for ctx.Err() == nil {
 		r, err := s.journal.oldest()
 		if err != nil {
@@ -120,17 +125,18 @@ func (s *settler) deliver(ctx context.Context, current func() *generation) bool 
 			continue
 		}
 		if r == nil {
-			return true
+			return true, progress
 		}
 		g := current()
 		end, err := s.offer(ctx, g, r)
 		g.leave()
 		if err != nil {
-			return false
+			return false, progress
 		}
 		s.end(end)
+		progress = true
 	}
-	return false
+	return false, progress
 }
 
 // offer brings r to the store and says how that ended; an error when it has to be tried again.
