@@ -109,7 +109,7 @@ func (b *bench) retire(ctx context.Context, part retention.Partition, r *round) 
 	if err != nil {
 		return err
 	}
-	defer callers.stop()
+	defer func() { _ = callers.stop() }()
 	start := time.Now()
 	if err := (clock{}).Wait(ctx, b.quiet); err != nil {
 		return err

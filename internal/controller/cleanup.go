@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -114,9 +115,11 @@ func storeBecameUsable() predicate.Predicate {
 // Reconcile runs one pass over one policy's keyspace. What goes wrong is in the report, and tried again at a pace of its own.
 func (c *Cleanup) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	p := &v1alpha1.IdempotencyPolicy{}
-	if err := c.client.Get(ctx, req.NamespacedName, p); client.IgnoreNotFound(err) != nil {
+	err := c.client.Get(ctx, req.NamespacedName, p)
+	if client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("get policy %s: %w", req.NamespacedName, err)
-	} else if err != nil || p.DeletionTimestamp != nil {
+	}
+	if apierrors.IsNotFound(err) || p.DeletionTimestamp != nil {
 		c.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
@@ -128,7 +131,7 @@ func (c *Cleanup) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	started := c.clock.Now()
 	report, err := c.pass(ctx, p)
 	if ctx.Err() != nil {
-		return ctrl.Result{}, nil // the manager stops; what was done stays done
+		return ctrl.Result{}, nil //nolint:nilerr // the manager stops; what was done stays done
 	}
 	if errors.Is(err, retention.ErrNotRegistered) || errors.Is(err, keystore.ErrSchemaOutdated) {
 		return ctrl.Result{RequeueAfter: cleanupRetry}, nil // the policy's own controller makes it, and wakes this one
