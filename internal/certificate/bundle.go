@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// maxAuthorities bounds a bundle: the newest, and those that replicas may still serve under.
-const maxAuthorities = 4
+// maxAuthorities bounds a bundle: the newest, and those that replicas may still serve under. A new one comes within seconds of the last only
+// when the Secret is deleted while no replica that runs has a certificate in memory, so that none of those is ever the oldest of so many.
+const maxAuthorities = 16
 
 // trust returns bundle with authority in it, and whether that changed anything. Authorities that have expired are dropped on the way, and the
 // oldest when there are too many; the others stay, since a replica may still serve under one of them.
