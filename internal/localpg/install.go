@@ -103,6 +103,21 @@ func isMajor(ctx context.Context, postgres, major string) bool {
 	return err == nil && len(fields) >= 3 && (major == "" || strings.HasPrefix(fields[2], major+"."))
 }
 
+// keepFromStarting makes Debian's package install a server's programs without a server of the machine's own.
+func keepFromStarting() error {
+	const settings = "/etc/postgresql-common/createcluster.conf"
+	if _, err := os.Stat(settings); err == nil {
+		return nil // somebody has decided already
+	}
+	if err := os.MkdirAll(filepath.Dir(settings), 0o755); err != nil {
+		return fmt.Errorf("make folder of %s: %w", settings, err)
+	}
+	if err := os.WriteFile(settings, []byte("create_main_cluster = false\n"), 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", settings, err)
+	}
+	return nil
+}
+
 // installDebian installs the distribution's package, where there is one.
 func installDebian(ctx context.Context, major string) error {
 	if os.Getuid() != 0 {
@@ -112,6 +127,11 @@ func installDebian(ctx context.Context, major string) error {
 	if major != "" {
 		name += "-" + major
 	}
+	// A new machine has no lists yet; where they cannot be fetched, those that are there may still do.
+	_ = exec.CommandContext(ctx, "apt-get", "update", "-qq").Run()
+	if err := keepFromStarting(); err != nil {
+		return err
+	}
 	policy, err := exec.CommandContext(ctx, "apt-cache", "policy", name).Output()
 	if err != nil {
 		return fmt.Errorf("look for package %s: %w", name, err)
@@ -119,8 +139,8 @@ func installDebian(ctx context.Context, major string) error {
 	if !bytes.Contains(policy, []byte("Candidate: ")) {
 		return fmt.Errorf("look for package %s: there is none", name)
 	}
-	cmd := exec.CommandContext(ctx, "apt-get", "install", "-y", "-qq", "--no-install-recommends", name)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	cmd := exec.CommandContext(ctx, "apt-get", "install", "-y", "-qq", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold", name)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "UCF_FORCE_CONFFOLD=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("install package %s: %w: %s", name, err, bytes.TrimSpace(out))
 	}
