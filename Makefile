@@ -17,7 +17,11 @@ GO_LDFLAGS := -s -w -X main.version=$(VERSION)
 CONTROLLER_GEN := $(GO) tool controller-gen
 GOLANGCI_LINT := $(GO) tool -modfile=hack/lint/go.mod golangci-lint
 # The cluster's own kubectl where it is built, else the one on the PATH.
-KUBECTL = $(shell $(GO) -C hack run ./cluster kubectl 2>/dev/null || command -v kubectl)
+KUBECTL = $(or $(shell $(GO) -C hack run ./cluster kubectl 2>/dev/null || command -v kubectl),$(error there is no kubectl: install it, or let make cluster-up build it))
+CRD := idempotencypolicies.idempotency.dev
+
+# verify regenerates, then looks.
+.NOTPARALLEL:
 
 ##@ Use it
 
@@ -58,7 +62,7 @@ lint: ## Run golangci-lint.
 	cd hack && $(GO) tool -modfile=lint/go.mod golangci-lint run --allow-parallel-runners --config ../.golangci.yml ./...
 
 .PHONY: tidy
-tidy: ## Tidy every module.
+tidy: ## Tidy the product's module and that of hack.
 	$(GO) mod tidy
 	cd hack && $(GO) mod tidy
 
@@ -72,7 +76,7 @@ e2e: ## The cluster tests, on the local cluster or on whatever KUBECONFIG names.
 
 .PHONY: verify
 verify: manifests generate fmt tidy vet lint ## Regenerate, format, tidy, lint; fail when that changed anything.
-	@git diff --exit-code || { echo "verify: the tree changed: commit what 'make manifests generate fmt tidy' wrote" >&2; exit 1; }
+	@git diff --exit-code && test -z "$$(git ls-files --others --exclude-standard api config)" || { echo "verify: the tree changed: commit what 'make manifests generate fmt tidy' wrote" >&2; exit 1; }
 
 ##@ Build
 
@@ -98,7 +102,8 @@ docker-buildx: ## Build and push both images for every platform.
 .PHONY: build-installer
 build-installer: ## Write dist/install.yaml: CRD, RBAC, webhooks and manager in one file, with IMG and PROXY_IMG.
 	mkdir -p dist
-	$(KUBECTL) kustomize config/default | hack/set-images.sh "$(IMG)" "$(PROXY_IMG)" > dist/install.yaml
+	$(KUBECTL) kustomize config/default | hack/set-images.sh "$(IMG)" "$(PROXY_IMG)" > dist/install.yaml.new
+	mv dist/install.yaml.new dist/install.yaml
 
 ##@ Deploy, to the cluster that KUBECONFIG names
 
@@ -111,11 +116,17 @@ uninstall: ## Remove the CRD, and every policy with it.
 	$(KUBECTL) delete --ignore-not-found -f config/crd/bases
 
 .PHONY: deploy
-deploy: ## Install everything.
+deploy: ## Install everything. A CRD that is still being deleted is waited for.
+	@if [ -n "$$($(KUBECTL) get crd $(CRD) --ignore-not-found -o jsonpath='{.metadata.deletionTimestamp}')" ]; then \
+		$(KUBECTL) wait --for=delete crd/$(CRD) --timeout=60s; \
+	fi
 	$(KUBECTL) kustomize config/default | hack/set-images.sh "$(IMG)" "$(PROXY_IMG)" | $(KUBECTL) apply --server-side -f -
 
 .PHONY: undeploy
-undeploy: ## Remove everything.
+undeploy: ## Remove every policy, while the manager is there to clean up behind them, then everything else.
+	@if [ -n "$$($(KUBECTL) get crd $(CRD) --ignore-not-found -o name)" ]; then \
+		$(KUBECTL) delete idempotencypolicies --all --all-namespaces --timeout=120s; \
+	fi
 	$(KUBECTL) delete --ignore-not-found -k config/default
 
 include hack/cluster/cluster.mk

@@ -7,8 +7,13 @@ cd "$(dirname "$0")/.."
 
 say() { printf '%s test: %s\n' "$(date -u +%H:%M:%S)" "$*"; }
 
-if ! command -v gcc >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+if ! command -v gcc >/dev/null; then
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    say "the race detector needs a C compiler: install gcc" >&2
+    exit 1
+  fi
   say "installing a C compiler for the race detector"
+  apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev >/dev/null
 fi
 

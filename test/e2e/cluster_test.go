@@ -83,7 +83,18 @@ func (c *cluster) kubectlWith(ctx context.Context, stdin string, args ...string)
 }
 
 func (c *cluster) installOperator(ctx context.Context) error {
-	if _, err := c.kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", root("config", "default")); err != nil {
+	manifests, err := c.kubectl(ctx, "kustomize", root("config", "default"))
+	if err != nil {
+		return err
+	}
+	for development, variable := range map[string]string{
+		"docker.io/local/idempotency-manager:dev": "IMG", "docker.io/local/idempotency-proxy:dev": "PROXY_IMG",
+	} {
+		if image := os.Getenv(variable); image != "" {
+			manifests = strings.ReplaceAll(manifests, development, image)
+		}
+	}
+	if _, err := c.kubectlWith(ctx, manifests, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
 		return err
 	}
 	// The images of a development cluster keep their tag, so a manager that runs already may be an older one.
