@@ -4,13 +4,12 @@ package proxy
 
 import (
 	"net/http"
-	"strings"
-
 	"net/textproto"
+	"strings"
 )
 
 // hopByHop are the fields that end at the next hop: https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
-var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+var hopByHop = []string{"Connection", "Http2-Settings", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
 // endToEnd is header without what ends here, its own nominations in Connection included.
 func endToEnd(header http.Header) http.Header {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
+	"strings"
 )
 
 // newForward is the way for everything that is not enforced: streaming, upgrades, trailers and early hints included.
@@ -22,6 +23,7 @@ func newForward(p *Proxy) *httputil.ReverseProxy {
 					out.Header[name] = values
 				}
 			}
+			declineHTTP(out.Header)
 			addForwarded(out.Header, pr.In)
 			hideKey(out.Header)
 		},
@@ -33,6 +35,19 @@ func newForward(p *Proxy) *httputil.ReverseProxy {
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
 			w.WriteHeader(http.StatusBadGateway)
 		},
+	}
+}
+
+// declineHTTP takes from a request the offer to go on in a protocol in which requests travel: they would reach the app around the chain. Declining
+// is always allowed: https://www.rfc-editor.org/rfc/rfc9110#section-7.8
+func declineHTTP(header http.Header) {
+	header.Del("Http2-Settings")
+	offer := strings.ToLower(strings.Join(header["Upgrade"], ","))
+	for _, protocol := range []string{"h2", "http", "tls"} { // h2c, HTTP/2.0, TLS/1.2; apps differ in how exactly they read the rest
+		if strings.Contains(offer, protocol) {
+			header.Del("Upgrade")
+			header.Del("Connection")
+		}
 	}
 }
 

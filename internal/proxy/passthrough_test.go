@@ -51,6 +51,53 @@ func TestUpgradePasses(t *testing.T) {
 	}
 }
 
+// TestUpgradeToHTTPIsDeclined: no connection to the app carries requests that the chain does not see.
+func TestUpgradeToHTTPIsDeclined(t *testing.T) {
+	for _, row := range []struct {
+		target, offer string
+		change        func(*setup)
+		reason        string
+	}{
+		{"GET /anything", "h2c", nil, "what follows would be HTTP/2 frames"},
+		{"GET /anything", "H2C", nil, "protocols are compared without case"},
+		{"GET /anything", "websocket, h2c", nil, "the app may take the second offer"},
+		{"GET /anything", "HTTP/2.0", nil, "the same by another name"},
+		{"GET /anything", "TLS/1.2, HTTP/1.1", nil, "requests in a tunnel: RFC 2817"},
+		{"POST /payments", "h2c", func(s *setup) { s.config.Routes[0].KeyRequired = false }, "a route without a key passes, too"},
+		{"POST /payments", "h2c", auditing, "and so does everything in mode Audit"},
+	} {
+		t.Run(row.target+" "+row.offer, func(t *testing.T) {
+			seen := make(chan http.Header, 1)
+			r := startRaw(t, func(_ int64, conn net.Conn, req *http.Request) bool {
+				seen <- req.Header
+				if offer := req.Header.Get("Upgrade"); offer != "" {
+					_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+offer+"\r\n\r\n")
+					return false
+				}
+				_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				return true
+			}, func(s *setup) {
+				if row.change != nil {
+					row.change(s)
+				}
+			})
+			got := r.raw(row.target + " HTTP/1.1\nHost: x\nContent-Length: 0\nConnection: close, Upgrade, HTTP2-Settings\nUpgrade: " + row.offer + "\nHTTP2-Settings: AAMAAABk\n\n")
+			if got.Status != 200 {
+				t.Errorf("got %d, want 200: %s", got.Status, row.reason)
+			}
+			header := <-seen
+			for _, name := range []string{"Upgrade", "Http2-Settings"} {
+				if values, ok := header[name]; ok {
+					t.Errorf("the app got %s %q: %s", name, values, row.reason)
+				}
+			}
+			if strings.Contains(strings.ToLower(header.Get("Connection")), "upgrade") {
+				t.Errorf("the app got Connection %q", header["Connection"])
+			}
+		})
+	}
+}
+
 // TestBothWaysOverHTTP2 is what gRPC needs: request and answer flow at once, and trailers come behind.
 func TestBothWaysOverHTTP2(t *testing.T) {
 	app := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
