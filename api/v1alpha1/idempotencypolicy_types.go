@@ -52,6 +52,8 @@ const (
 
 // IdempotencyPolicySpec is what the platform team asks for.
 // +kubebuilder:validation:XValidation:rule="has(self.keyspace) == has(oldSelf.keyspace) && (!has(self.keyspace) || self.keyspace == oldSelf.keyspace)",message="keyspace cannot change: entries recorded under the old name would no longer be found, and a retry would execute again; create a new policy instead"
+// +kubebuilder:validation:XValidation:rule="has(self.client.header) == has(oldSelf.client.header) && (!has(self.client.header) || self.client.header.lowerAscii() == oldSelf.client.header.lowerAscii()) && has(self.client.authorization) == has(oldSelf.client.authorization)",message="how a client is known cannot change: entries recorded for the old name of a client would no longer be found, and a retry would execute again; create a new policy instead"
+// +kubebuilder:validation:XValidation:rule="!has(self.store.postgres) || !has(oldSelf.store.postgres) || self.store.postgres.schema == oldSelf.store.postgres.schema",message="store.postgres.schema cannot change: entries recorded in the old schema would no longer be found, and a retry would execute again; create a new policy instead"
 type IdempotencyPolicySpec struct {
 	// mode: Enforce acts; Audit changes nothing for clients and counts what would have been refused or replayed.
 	// +kubebuilder:default=Enforce
@@ -81,7 +83,7 @@ type IdempotencyPolicySpec struct {
 	// +optional
 	Retention Retention `json:"retention,omitempty"`
 
-	// client says who a request is from: entries of two clients never meet.
+	// client says who a request is from: entries of two clients never meet. It cannot be changed, but for trustedCIDRs.
 	Client Client `json:"client"`
 
 	// routes are the requests that are given exactly one effect. Everything else passes through untouched.
@@ -159,7 +161,7 @@ type PostgresStore struct {
 	// +optional
 	AdminDSNSecretRef *SecretKeyRef `json:"adminDSNSecretRef,omitempty"`
 
-	// schema is the database schema that holds the tables and functions.
+	// schema is the database schema that holds the tables and functions. It cannot be changed.
 	// +kubebuilder:default=idempotency
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z_][a-z0-9_]*$`
@@ -240,7 +242,8 @@ type Client struct {
 	// +optional
 	TrustedCIDRs []string `json:"trustedCIDRs,omitempty"`
 
-	// authorization: the client is the SHA-256 of the Authorization header.
+	// authorization: the client is the SHA-256 of the Authorization header. A caller whose token is refreshed is another client from then on,
+	// so it fits credentials that outlive the window, such as API keys.
 	// +optional
 	Authorization *AuthorizationClient `json:"authorization,omitempty"`
 

@@ -118,11 +118,16 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-func TestKeyspaceIsImmutable(t *testing.T) {
+// TestIdentityIsImmutable changes what entries are found by.
+func TestIdentityIsImmutable(t *testing.T) {
 	for _, tt := range []struct{ before, after, reason string }{
 		{before: `keyspace: a`, after: `keyspace: b`, reason: "renamed"},
 		{before: ``, after: `keyspace: b`, reason: "named later"},
 		{before: `keyspace: a`, after: `keyspace: null`, reason: "taken away"},
+		{before: `client: {header: X-A}`, after: `client: {header: X-B}`, reason: "clients known by another header"},
+		{before: `client: {header: X-A}`, after: `client: {authorization: {}}`, reason: "clients known by their credentials"},
+		{before: `client: {authorization: {}}`, after: `client: {shared: {}}`, reason: "clients no longer told apart"},
+		{before: ``, after: `store: {postgres: {dsnSecretRef: {name: db}, schema: other}}`, reason: "tables in another schema"},
 	} {
 		t.Run(tt.reason, func(t *testing.T) {
 			ns := newNamespace(t)
@@ -136,5 +141,16 @@ func TestKeyspaceIsImmutable(t *testing.T) {
 				t.Fatalf("update said %v", err)
 			}
 		})
+	}
+}
+
+func TestTrustMayChange(t *testing.T) {
+	ns := newNamespace(t)
+	p := unstructuredPolicy(t, `client: {header: X-Client-Id}`)
+	p.SetNamespace(ns)
+	create(t, p)
+	p.Object["spec"] = unstructuredPolicy(t, `client: {header: x-client-id, trustedCIDRs: [10.0.0.0/8]}`).Object["spec"]
+	if err := server.client.Update(t.Context(), p); err != nil {
+		t.Fatalf("who may set the header cannot change: %v", err)
 	}
 }
