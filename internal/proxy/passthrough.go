@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"strings"
 )
 
@@ -25,7 +26,9 @@ func newForward(p *Proxy) *httputil.ReverseProxy {
 			}
 			declineHTTP(out.Header)
 			addForwarded(out.Header, pr.In)
-			hideKey(out.Header)
+			if slices.ContainsFunc(methods(pr.In), mayAct) {
+				p.upstream.once(out)
+			}
 		},
 		Transport:      p.upstream.transport,
 		ModifyResponse: watchResponse,

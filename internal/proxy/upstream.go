@@ -6,10 +6,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 )
@@ -73,24 +75,49 @@ func (u *upstream) address() string {
 // send sends r once. On an error untouched says that certainly no byte of it was sent.
 func (u *upstream) send(r *http.Request) (response *http.Response, untouched bool, err error) {
 	var conn *countedConn
-	got := false
+	got, again := false, false
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		if got && !u.shared && (conn == nil || conn.wrote()) {
+			again = true // whatever the transport's reason: this connection takes nothing
+			if second := counted(info.Conn); second != nil {
+				second.seal()
+			}
+			return
+		}
 		got = true
 		conn = counted(info.Conn)
 		if conn != nil {
 			conn.mark()
 		}
 	}}
-	hideKey(r.Header)
+	u.once(r)
 	response, err = u.transport.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
 	if err == nil {
 		return response, false, nil
 	}
-	return nil, !got || !u.shared && conn != nil && conn.seal(), err
+	return nil, !got || !again && !u.shared && conn != nil && conn.seal(), err
+}
+
+// once makes r one that http.Transport does not send again by itself. It would, when the app closes the connection after reading the request or
+// resets the stream, for a request without a body that it takes for idempotent or that goes over HTTP/2: https://go.dev/issue/19943
+func (u *upstream) once(r *http.Request) {
+	hideKey(r.Header)
+	r.GetBody = nil
+	if (u.shared || !mayAct(r.Method)) && (r.Body == nil || r.Body == http.NoBody) {
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader("")), -1 // empty, but nobody knows, and it can be read once
+	}
+}
+
+// mayAct is for all methods but those that ask for no effect: https://www.rfc-editor.org/rfc/rfc9110#section-9.2.1
+func mayAct(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return false
+	}
+	return true
 }
 
 // hideKey respells the names by which http.Transport knows a request that it may repeat by itself, and an app does not tell the spellings apart.
-// It would send a request without a body twice when the app closes the connection after reading it: https://go.dev/issue/19943
 func hideKey(header http.Header) {
 	for canonical, spelled := range map[string]string{"Idempotency-Key": "Idempotency-key", "X-Idempotency-Key": "X-Idempotency-key"} {
 		if values, ok := header[canonical]; ok {
@@ -133,6 +160,12 @@ func (c *countedConn) mark() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.written = false
+}
+
+func (c *countedConn) wrote() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.written
 }
 
 // seal reports whether nothing was written since the mark, and sees to it that nothing will be.

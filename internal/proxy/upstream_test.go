@@ -59,24 +59,26 @@ func startRaw(t *testing.T, answer func(n int64, conn net.Conn, req *http.Reques
 
 func TestAppDiesAfterReadingOverKeepAlive(t *testing.T) {
 	for _, row := range []struct {
-		path, body string
-		reason     string
+		method, path, body string
+		reason             string
 	}{
-		{"/payments", "", "net/http repeats a request without a body that has a key"},
-		{"/payments", `{"a":1}`, "net/http repeats a request whose body it can get again"},
-		{"/elsewhere", "", "what is not enforced is not repeated either"},
-		{"/elsewhere", `{"a":1}`, "nor with a body"},
+		{"POST", "/payments", "", "net/http repeats a request without a body that has a key"},
+		{"POST", "/payments", `{"a":1}`, "net/http repeats a request whose body it can get again"},
+		{"POST", "/elsewhere", "", "what is not enforced is not repeated either"},
+		{"POST", "/elsewhere", `{"a":1}`, "nor with a body"},
+		{"GET", "/payments", "", "net/http repeats a GET, and the app takes it for a POST"},
+		{"GET", "/elsewhere", "", "also where nothing is enforced"},
 	} {
-		t.Run(fmt.Sprintf("%s%d", row.path, len(row.body)), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s%s%d", row.method, row.path, len(row.body)), func(t *testing.T) {
 			r := startRaw(t, func(n int64, conn net.Conn, _ *http.Request) bool {
 				if n == 1 { // makes the connection one that has been used before
 					_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 				}
 				return n == 1
 			})
-			_, err := r.try("POST", row.path, "k1", row.body)
+			_, err := r.try(row.method, row.path, "k1", row.body, "X-HTTP-Method-Override", "POST")
 			must(t, err)
-			got, err := r.try("POST", row.path, "k2", row.body, "X-Idempotency-Key", "k2")
+			got, err := r.try(row.method, row.path, "k2", row.body, "X-Idempotency-Key", "k2", "X-HTTP-Method-Override", "POST")
 			must(t, err)
 			if got.Status != 502 {
 				t.Errorf("got %d, want 502", got.Status)
@@ -86,6 +88,62 @@ func TestAppDiesAfterReadingOverKeepAlive(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAppResetsTheStream: over HTTP/2, net/http repeats a request without a body that the app ends with PROTOCOL_ERROR.
+func TestAppResetsTheStream(t *testing.T) {
+	for _, path := range []string{"/payments", "/elsewhere"} {
+		requests := make(chan struct{}, 10)
+		r := start(t, func(s *setup) { s.url = resettingApp(t, requests) })
+		got, err := r.try("POST", path, "k", "")
+		must(t, err)
+		if got.Status != 502 {
+			t.Errorf("got %d, want 502", got.Status)
+		}
+		if n := len(requests); n != 1 {
+			t.Errorf("the app saw %d requests of %s, want 1", n, path)
+		}
+		if path == "/payments" {
+			want(t, r.post("k", ""), 409, "outcome-unknown", false)
+		}
+	}
+}
+
+// resettingApp speaks HTTP/2 and resets every stream: https://www.rfc-editor.org/rfc/rfc9113#section-6.4
+func resettingApp(t *testing.T, requests chan<- struct{}) string {
+	const headers, reset, settings = 1, 3, 4
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { listener.Close() })
+	serve := func(conn net.Conn) {
+		defer conn.Close()
+		_, _ = io.CopyN(io.Discard, conn, int64(len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")))
+		_, _ = conn.Write([]byte{0, 0, 0, settings, 0, 0, 0, 0, 0})
+		frame := make([]byte, 9)
+		for {
+			if _, err := io.ReadFull(conn, frame); err != nil {
+				return
+			}
+			_, _ = io.CopyN(io.Discard, conn, int64(frame[0])<<16|int64(frame[1])<<8|int64(frame[2]))
+			switch {
+			case frame[3] == settings && frame[4] == 0:
+				_, _ = conn.Write([]byte{0, 0, 0, settings, 1, 0, 0, 0, 0})
+			case frame[3] == headers:
+				requests <- struct{}{}
+				_, _ = conn.Write([]byte{0, 0, 4, reset, 0, frame[5], frame[6], frame[7], frame[8], 0, 0, 0, 1})
+			}
+		}
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go serve(conn)
+		}
+	}()
+	return "h2c://" + listener.Addr().String()
 }
 
 // TestUpstreamFaults: every way in which an app can fail ends the reservation.
