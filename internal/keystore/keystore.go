@@ -36,8 +36,10 @@ type Store interface {
 	// An answer that is already recorded under o.Token, by an app in its own transaction, is kept: Complete then changes nothing and succeeds.
 	Complete(ctx context.Context, o Ownership, answer Answer) error
 
-	// Release makes the entry absent: the request certainly had no effect, or its answer is one that a retry should ask for again.
-	// It fails with ErrNotOwner and ErrUnavailable. Releasing what is absent is ErrNotOwner.
+	// Release ends an attempt that certainly had no effect, or whose answer is one that a retry should ask for again.
+	// The entry is absent then, if the attempt was the first. If it had been TakenOver the entry is Unknown, and its window starts anew: what this
+	// attempt did says nothing about the earlier one. Only a settlement makes that absent.
+	// It fails with ErrNotOwner and ErrUnavailable. Releasing what is absent is ErrNotOwner; releasing a take-over again is harmless.
 	Release(ctx context.Context, o Ownership) error
 
 	// MarkUnknown says that the request may have taken effect and nobody can tell, and starts the entry's window anew. Repeating it is harmless.
@@ -113,7 +115,8 @@ type Reservation struct {
 	Window time.Duration
 	// Route is the name of the route, for whoever has to settle the entry.
 	Route string
-	// TakeOver: an entry whose outcome is unknown is given to this caller, as TakenOver, rather than reported as Unknown.
+	// TakeOver: an entry whose outcome is unknown is given to this caller, as TakenOver, rather than reported as Unknown. An attempt that has ended
+	// is not begun again: with the Token that the entry was last reserved with, it stays Unknown.
 	TakeOver bool
 }
 

@@ -71,13 +71,19 @@ func lostAnswers(b *bench) {
 		warm(i + 300)
 		lose(reserve(again, keystore.TakenOver))
 		warm(i + 400)
+		lose(func() error { return store.Release(ctx, owner(again)) })
+		b.expect(b.request(unknown.Key), keystore.Unknown)
+
+		released := b.request(fmt.Sprint("released ", i))
+		b.expect(released, keystore.New)
+		warm(i + 500)
 		lose(func() error {
-			if err := store.Release(ctx, owner(again)); !errors.Is(err, keystore.ErrNotOwner) {
+			if err := store.Release(ctx, owner(released)); !errors.Is(err, keystore.ErrNotOwner) {
 				return err
 			}
 			return nil // the first attempt has done it
 		})
-		b.expect(b.request(unknown.Key), keystore.New)
+		b.expect(b.request(released.Key), keystore.New)
 	}
 }
 

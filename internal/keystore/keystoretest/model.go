@@ -187,7 +187,7 @@ func (m *memory) reserve(r keystore.Reservation, seed [16]byte) keystore.Decisio
 		return keystore.Decision{Outcome: keystore.New, Seed: e.seed}
 	case e.open() && m.alive(e.Holder):
 		return keystore.Decision{Outcome: keystore.InFlight, LeaseRemaining: m.holders[e.Holder].Sub(m.now), Since: m.now.Sub(e.reservedAt)}
-	case !r.TakeOver:
+	case !r.TakeOver || e.Token == r.Token:
 		return keystore.Decision{Outcome: keystore.Unknown, Since: m.now.Sub(e.reservedAt)}
 	}
 	*e = entry{Reservation: r, seed: e.seed, taken: true, reservedAt: m.now, expiresAt: m.now.Add(r.Window)}
@@ -220,7 +220,10 @@ func (m *memory) complete(o keystore.Ownership, answer keystore.Answer) bool {
 
 func (m *memory) release(o keystore.Ownership) bool {
 	e := m.owned(o)
-	if e == nil || !e.open() {
+	switch {
+	case e != nil && e.taken && e.answer == nil:
+		return m.markUnknown(o)
+	case e == nil || !e.open():
 		return false
 	}
 	delete(m.entries, o.Client+"\x00"+o.Key)

@@ -41,6 +41,8 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness, only ...string) {
 		{"Decisions", decisions},
 		{"OwnersOnly", ownersOnly},
 		{"OwnEarlierCall", ownEarlierCall},
+		{"ReleasedTakeOverIsUnknown", releasedTakeOverIsUnknown},
+		{"EndedAttemptIsNotBegunAgain", endedAttemptIsNotBegunAgain},
 		{"AnswersByteForByte", answersByteForByte},
 		{"AnswerIsKept", answerIsKept},
 		{"Window", window},

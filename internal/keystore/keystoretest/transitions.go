@@ -152,6 +152,50 @@ func ownEarlierCall(b *bench) {
 	b.expect(second, keystore.Completed)
 }
 
+// releasedTakeOverIsUnknown: that the second attempt had no effect says nothing about the first, however often it is said.
+func releasedTakeOverIsUnknown(b *bench) {
+	first := b.request("key")
+	seed := b.expect(first, keystore.New).Seed
+	b.must(b.store.MarkUnknown(b.Context(), owner(first)))
+	second := b.request("key")
+	second.TakeOver, second.Window = true, 2*windowTime
+	b.expect(second, keystore.TakenOver)
+	b.advance(time.Second)
+	b.must(b.store.Release(b.Context(), owner(second)))
+	b.must(b.store.Release(b.Context(), owner(second))) // repeated: the answer may have been lost
+	b.fails(b.store.Release(b.Context(), owner(first)), keystore.ErrNotOwner)
+	b.expect(b.request("key"), keystore.Unknown)
+	third := b.request("key")
+	third.TakeOver, third.Holder, third.Window = true, keystore.NewHolder(), 2*windowTime
+	if b.expect(third, keystore.TakenOver).Seed != seed {
+		b.Error("the third attempt has another seed than the first")
+	}
+	b.fails(b.store.Release(b.Context(), owner(second)), keystore.ErrNotOwner)
+	b.expect(b.request("key"), keystore.InFlight)
+	b.must(b.store.Retire(b.Context(), third.Holder))
+	b.must(b.store.Release(b.Context(), owner(third))) // the journal's, when its process is gone
+	b.advance(2*windowTime - time.Microsecond)
+	b.must(b.store.Release(b.Context(), owner(third))) // changes nothing, not even the window
+	b.expect(b.request("key"), keystore.Unknown)
+	b.advance(time.Microsecond)
+	b.fails(b.store.Release(b.Context(), owner(third)), keystore.ErrNotOwner)
+	b.expect(b.request("key"), keystore.New)
+}
+
+// endedAttemptIsNotBegunAgain: a Reserve that arrives after the end of its own attempt takes nothing over, since nobody would end that again.
+func endedAttemptIsNotBegunAgain(b *bench) {
+	first := b.request("key")
+	first.TakeOver = true
+	b.expect(first, keystore.New)
+	b.must(b.store.MarkUnknown(b.Context(), owner(first)))
+	b.expect(first, keystore.Unknown)
+	second := b.request("key")
+	second.TakeOver = true
+	b.expect(second, keystore.TakenOver)
+	b.must(b.store.Release(b.Context(), owner(second)))
+	b.expect(second, keystore.Unknown)
+}
+
 func answersByteForByte(b *bench) {
 	binary := make([]byte, 256)
 	for i := range binary {

@@ -41,7 +41,9 @@ BEGIN
         d.header := e.header;
         d.body := e.body;
     ELSIF live AND e.state = {{reserved}} AND e.token = p_token THEN
-        -- The answer to this very call was lost.
+        -- The answer to this very call was lost. Whoever lost it may have cut short its commit's wait for a synchronous standby as well; the row's lock
+        -- is in the log behind that commit, so that this commit waits for both.
+        PERFORM FROM {{schema}}.{{parent}} t WHERE t.client = p_client AND t.key = p_key AND t.bucket = e.bucket FOR UPDATE;
         PERFORM {{schema}}.hold(p_holder, p_lease, now_at);
         d.outcome := CASE WHEN e.attempts = 1 THEN {{New}} ELSE {{TakenOver}} END;
         d.seed := e.seed;
@@ -49,7 +51,8 @@ BEGIN
         d.outcome := {{InFlight}};
         d.lease_remaining := {{schema}}.microseconds(alive_until - now_at);
         d.since := {{schema}}.microseconds(now_at - e.reserved_at);
-    ELSIF live AND NOT p_take_over THEN
+    ELSIF live AND (NOT p_take_over OR e.token = p_token) THEN
+        -- With its own token it is a call that was late: the attempt that it asks for has ended.
         d.outcome := {{Unknown}};
         d.since := {{schema}}.microseconds(now_at - e.reserved_at);
     ELSIF live THEN

@@ -10,7 +10,8 @@ CREATE TABLE {{schema}}.keyspaces (
     claim         text NOT NULL,
     -- The migration that the keyspace's functions were last made under.
     version       integer NOT NULL,
-    -- No entry was ever written to a later bucket.
+    -- No entry was ever written to a later bucket: reserve does not look beyond it, and takes what is there for absent. Where there are entries already,
+    -- such a column can never come with this default, only with the newest bucket that has one, under a lock that keeps writers out.
     newest_bucket timestamptz NOT NULL DEFAULT '-infinity',
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
