@@ -14,9 +14,10 @@ BEGIN
     IF FOUND THEN
         RETURN true;
     END IF;
-    RETURN EXISTS (
-        SELECT FROM {{schema}}.{{parent}} t
-        WHERE {{own}} AND t.state = {{unknown}} AND t.expires_at > now_at
-    );
+    -- Repeated. See reserve for the lock.
+    PERFORM FROM {{schema}}.{{parent}} t
+    WHERE {{own}} AND t.state = {{unknown}} AND t.expires_at > now_at
+    FOR UPDATE;
+    RETURN FOUND;
 END
 $$;
