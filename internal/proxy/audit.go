@@ -18,6 +18,7 @@ func (x *exchange) audit() {
 	if x.body != nil {
 		defer x.body.close()
 	}
+	defer x.giveUp(opUnknown)
 	if mine {
 		x.r = x.r.WithContext(context.WithValue(x.r.Context(), auditKey{}, x))
 		defer x.safeguard()
@@ -46,7 +47,8 @@ func (x *exchange) examine() (outcome string, mine bool) {
 		return kindOf(err).outcome, false
 	}
 	x.body = body
-	d, err := x.ask(x.reservation())
+	x.question = x.reservation()
+	d, err := x.ask(x.question)
 	x.r.Body = x.body.reader()
 	if err != nil {
 		return kindOf(errStoreUnavailable).outcome, false

@@ -4,6 +4,7 @@ package proxy
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/idempotency-dev/operator/internal/keystore"
 )
@@ -17,11 +18,14 @@ type exchange struct {
 	r          *http.Request
 	control    *http.ResponseController
 
-	client string
-	key    string
-	body   *spooled
-	token  keystore.Token
-	// settled: the store, or the journal, has been told how the execution ended.
+	client   string
+	key      string
+	body     *spooled
+	question keystore.Reservation // its token is this request's
+	sure     time.Time            // what the store gives, it gives until then at least
+	// doubtful: a call failed that may have made a reservation.
+	doubtful bool
+	// settled: the store, or the journal, has been told how the execution ended, or there is nothing to tell.
 	settled bool
 }
 
@@ -58,6 +62,7 @@ func (x *exchange) enforce() {
 func (x *exchange) proceed(d keystore.Decision) {
 	switch d.Outcome {
 	case keystore.New, keystore.TakenOver:
+		x.settled = false
 		defer x.safeguard()
 		if d.Outcome == keystore.TakenOver && x.route.OnUnknownOutcome == "Reconcile" {
 			x.reconcile(d.Seed)
@@ -142,7 +147,7 @@ func (x *exchange) settle(op string, answer *keystore.Answer) {
 
 func (x *exchange) record(op string, answer *keystore.Answer) *record {
 	return &record{
-		Op: op, Keyspace: x.generation.config.Keyspace, Client: x.client, Key: x.key, Token: x.token,
+		Op: op, Keyspace: x.generation.config.Keyspace, Client: x.client, Key: x.key, Token: x.question.Token,
 		Until: x.proxy.now().Add(x.route.window), Answer: answer,
 	}
 }

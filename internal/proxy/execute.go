@@ -18,11 +18,11 @@ var errEnding = errors.New("proxy is ending")
 
 // execute sends the request to the app, once, and hands the answer on. Neither a client that goes away nor one that is slow stops it.
 func (x *exchange) execute(seed [16]byte) {
-	if !x.generation.link.alive() {
-		// This process was stopped for so long that the reservation may be another's by now.
-		x.settle(opRelease, nil)
-		x.refuse(errStoreUnavailable)
-		return
+	if !x.isSure() {
+		var mine bool
+		if seed, mine = x.reassure(); !mine {
+			return
+		}
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(x.r.Context()))
 	defer cancel(nil)
@@ -81,7 +81,7 @@ func (x *exchange) outgoing(ctx context.Context, seed [16]byte) *http.Request {
 	u.Scheme, u.Host, u.User = x.proxy.upstream.url.Scheme, x.proxy.upstream.url.Host, nil
 	header := endToEnd(x.r.Header)
 	header.Del("Expect") // the body is here already
-	header[headerReservation] = []string{x.token.String()}
+	header[headerReservation] = []string{x.question.Token.String()}
 	header[headerSeed] = []string{formatUUID(seed)}
 	if strings.EqualFold(x.r.Header.Get("Te"), "trailers") {
 		header.Set("Te", "trailers") // gRPC servers insist on it, and trailers do pass

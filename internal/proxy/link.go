@@ -24,21 +24,18 @@ type link struct {
 	metrics *metrics
 	log     *slog.Logger
 
-	now func() time.Time
-
-	renewed atomic.Pointer[time.Time] // the lease runs at least from then on
-	users   atomic.Int64
-	down    atomic.Bool
-	failed  chan struct{} // wakes run
-	stop    context.CancelFunc
-	done    chan struct{}
+	users  atomic.Int64
+	down   atomic.Bool
+	failed chan struct{} // wakes run
+	stop   context.CancelFunc
+	done   chan struct{}
 }
 
 // newLink opens a link with one user.
-func newLink(store keystore.Store, holder keystore.Holder, limits Limits, m *metrics, log *slog.Logger, now func() time.Time) *link {
+func newLink(store keystore.Store, holder keystore.Holder, limits Limits, m *metrics, log *slog.Logger) *link {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &link{
-		store: store, holder: holder, lease: limits.Lease, timeout: limits.StoreTimeout, metrics: m, log: log, now: now,
+		store: store, holder: holder, lease: limits.Lease, timeout: limits.StoreTimeout, metrics: m, log: log,
 		failed: make(chan struct{}, 1), stop: stop, done: make(chan struct{}),
 	}
 	l.users.Store(1)
@@ -88,24 +85,9 @@ func (l *link) run(ctx context.Context) {
 func (l *link) renew(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(l.timeout, l.lease/3))
 	defer cancel()
-	if err := l.keepAlive(ctx); err != nil && !errors.Is(err, context.Canceled) {
+	if err := l.store.KeepAlive(ctx, l.holder, l.lease); err != nil && !errors.Is(err, context.Canceled) {
 		l.metrics.storeErrors.WithLabelValues("keepalive").Inc()
 	}
-}
-
-func (l *link) keepAlive(ctx context.Context) error {
-	start := l.now()
-	err := l.store.KeepAlive(ctx, l.holder, l.lease)
-	if err == nil {
-		l.renewed.Store(&start)
-	}
-	return err
-}
-
-// alive reports whether the store certainly still counts this process as alive.
-func (l *link) alive() bool {
-	renewed := l.renewed.Load()
-	return renewed != nil && l.now().Sub(*renewed) < l.lease
 }
 
 func (l *link) check(ctx context.Context) {
@@ -114,7 +96,7 @@ func (l *link) check(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	if l.store.Check(ctx) == nil && l.keepAlive(ctx) == nil {
+	if l.store.Check(ctx) == nil && l.store.KeepAlive(ctx, l.holder, l.lease) == nil {
 		l.down.Store(false)
 		l.log.Info("key store is reachable again")
 	}
@@ -135,7 +117,8 @@ func (l *link) note(operation string, err error) {
 	}
 }
 
-// reserve asks for the right to execute. On an error doubtful says that a reservation may have been made all the same.
+// reserve asks for the right to execute. The store counts this process as alive for half of the lease at least when it gives that right.
+// On an error doubtful says that a reservation may have been made all the same.
 // A first failure is asked again with the same token: one broken connection is no outage.
 func (l *link) reserve(ctx context.Context, r keystore.Reservation) (d keystore.Decision, doubtful bool, err error) {
 	if l.down.Load() {
@@ -145,14 +128,10 @@ func (l *link) reserve(ctx context.Context, r keystore.Reservation) (d keystore.
 	defer cancel()
 	defer l.metrics.observe(l.metrics.reserve)()
 	r.Holder, r.Lease = l.holder, l.lease
-	start, lapsed := l.now(), !l.alive()
 	if d, err = l.store.Reserve(ctx, r); err != nil && ctx.Err() == nil {
 		d, err = l.store.Reserve(ctx, r)
 	}
 	l.note("reserve", err)
-	if err == nil && lapsed {
-		l.renewed.Store(&start)
-	}
 	return d, true, err
 }
 

@@ -28,6 +28,7 @@ type memEntry struct {
 	seed     [16]byte
 	expires  time.Time
 	reserved time.Time
+	attempts int
 	unknown  bool
 	answer   *keystore.Answer
 }
@@ -64,12 +65,14 @@ func (s *memStore) count(method string) int {
 func (s *memStore) enter(method string) error {
 	s.mu.Lock()
 	s.calls[method]++
-	hook, err := s.before[method], s.fail[method]
+	hook := s.before[method]
 	s.mu.Unlock()
 	if hook != nil {
 		hook()
 	}
-	return err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fail[method]
 }
 
 func (s *memStore) get(client, key string) *memEntry {
@@ -91,9 +94,6 @@ func (s *memStore) Reserve(_ context.Context, r keystore.Reservation) (keystore.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	if now.After(s.holders[r.Holder]) {
-		s.holders[r.Holder] = now.Add(r.Lease)
-	}
 	id := [2]string{r.Client, r.Key}
 	e := s.entries[id]
 	if e != nil && now.After(e.expires) && (e.answer != nil || e.unknown || now.After(s.holders[e.Holder])) {
@@ -103,20 +103,34 @@ func (s *memStore) Reserve(_ context.Context, r keystore.Reservation) (keystore.
 	case e == nil:
 		e = &memEntry{Reservation: r, seed: keystore.NewToken(), expires: now.Add(r.Window), reserved: now}
 		s.entries[id] = e
-		return keystore.Decision{Outcome: keystore.New, Seed: e.seed}, nil
+		return s.given(e, r), nil
 	case e.Fingerprint != r.Fingerprint:
 		return keystore.Decision{Outcome: keystore.Mismatch}, nil
 	case e.answer != nil:
 		return keystore.Decision{Outcome: keystore.Completed, Answer: e.answer}, nil
-	case e.Token == r.Token:
-		return keystore.Decision{Outcome: keystore.New, Seed: e.seed}, nil
+	case e.Token == r.Token && !e.unknown: // the answer to this very call was lost
+		e.attempts--
+		return s.given(e, r), nil
 	case !e.unknown && now.Before(s.holders[e.Holder]):
 		return keystore.Decision{Outcome: keystore.InFlight, LeaseRemaining: s.holders[e.Holder].Sub(now), Since: now.Sub(e.reserved)}, nil
 	case !r.TakeOver:
 		return keystore.Decision{Outcome: keystore.Unknown, Since: now.Sub(e.reserved)}, nil
 	}
 	e.Token, e.Holder, e.unknown, e.expires = r.Token, r.Holder, false, now.Add(r.Window)
-	return keystore.Decision{Outcome: keystore.TakenOver, Seed: e.seed}, nil
+	return s.given(e, r), nil
+}
+
+// given is the answer to an attempt that holds e from now on, for half of its lease at least.
+func (s *memStore) given(e *memEntry, r keystore.Reservation) keystore.Decision {
+	e.attempts++
+	now := time.Now()
+	if s.holders[r.Holder].Before(now.Add(r.Lease / 2)) {
+		s.holders[r.Holder] = now.Add(r.Lease)
+	}
+	if e.attempts > 1 {
+		return keystore.Decision{Outcome: keystore.TakenOver, Seed: e.seed}
+	}
+	return keystore.Decision{Outcome: keystore.New, Seed: e.seed}
 }
 
 // owned is the entry of o, while it is reserved with o's token.
@@ -149,8 +163,12 @@ func (s *memStore) Release(_ context.Context, o keystore.Ownership) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, err := s.owned(o)
-	if err != nil || e.answer != nil {
+	if err != nil || e.answer != nil || e.unknown {
 		return keystore.ErrNotOwner
+	}
+	if e.attempts > 1 { // an earlier attempt may have taken effect
+		e.unknown, e.expires = true, time.Now().Add(e.Window)
+		return nil
 	}
 	delete(s.entries, [2]string{o.Client, o.Key})
 	return nil

@@ -109,7 +109,7 @@ func (p *Proxy) Load(config proxyconfig.Config, store keystore.Store) {
 	old := p.current.Load()
 	var l *link
 	if store != nil {
-		l = newLink(store, p.holder, p.limits, p.metrics, p.log, p.now)
+		l = newLink(store, p.holder, p.limits, p.metrics, p.log)
 	} else {
 		l = old.link
 		l.users.Add(1)

@@ -17,25 +17,24 @@ const (
 
 // reserve asks the store, and waits for a request in flight where the route says so.
 func (x *exchange) reserve() (keystore.Decision, error) {
-	reservation := x.reservation()
-	d, err := x.ask(reservation)
+	x.question = x.reservation()
+	d, err := x.ask(x.question)
 	if err != nil || d.Outcome != keystore.InFlight || x.route.InFlight != "Wait" || !x.proxy.waiters.take(1) {
 		return d, err
 	}
 	defer x.proxy.waiters.give(1)
 	x.proxy.metrics.waiting.Inc()
 	defer x.proxy.metrics.waiting.Dec()
-	return x.wait(reservation, d)
+	return x.wait(d)
 }
 
 // reservation is the question to the store.
 func (x *exchange) reservation() keystore.Reservation {
-	x.token = keystore.NewToken()
 	return keystore.Reservation{
 		Client:      x.client,
 		Key:         x.key,
 		Fingerprint: x.route.fingerprint(x.r, x.body),
-		Token:       x.token,
+		Token:       keystore.NewToken(),
 		Window:      x.route.window,
 		Route:       x.route.Name,
 		TakeOver:    x.route.OnUnknownOutcome != "Block",
@@ -44,7 +43,7 @@ func (x *exchange) reservation() keystore.Reservation {
 
 // wait asks again, less and less often, until the request in flight has ended, the time is over or the client is gone. It holds no connection
 // to the store between two questions. The token stays the same: it has been given nothing yet.
-func (x *exchange) wait(reservation keystore.Reservation, d keystore.Decision) (keystore.Decision, error) {
+func (x *exchange) wait(d keystore.Decision) (keystore.Decision, error) {
 	ctx, cancel := context.WithTimeout(x.r.Context(), x.route.maxWait)
 	defer cancel()
 	var err error
@@ -56,30 +55,68 @@ func (x *exchange) wait(reservation keystore.Reservation, d keystore.Decision) (
 			return d, nil
 		case <-timer.C:
 		}
-		d, err = x.ask(reservation)
+		d, err = x.ask(x.question)
 	}
 	return d, err
 }
 
-// ask is one question. A reservation that may have been made unseen is given back: this request will not use it.
+// ask is one question.
 func (x *exchange) ask(reservation keystore.Reservation) (keystore.Decision, error) {
+	x.sure = x.proxy.now().Add(x.generation.link.lease / 2)
 	d, doubtful, err := x.generation.link.reserve(x.r.Context(), reservation)
 	if err != nil && doubtful {
-		x.proxy.settler.later(x.record(opRelease, nil))
+		x.doubtful = true
 	}
 	return d, err
 }
 
-// storeUnavailable refuses, or lets the request through unprotected where the policy prefers that.
+// reassure is for a reservation that may have ended by now, since this process was stopped, or waited, for so long. The store knows: it answers
+// this request's token as before while nobody has taken the reservation over. Otherwise the request gets what any other would get now.
+func (x *exchange) reassure() (seed [16]byte, mine bool) {
+	question := x.question
+	question.TakeOver = false // what another has left unknown is a new question
+	d, err := x.ask(question)
+	if err == nil && d.Outcome == keystore.Unknown && x.question.TakeOver {
+		d, err = x.ask(x.question)
+	} else if mine = err == nil && (d.Outcome == keystore.New || d.Outcome == keystore.TakenOver); mine && x.isSure() {
+		return d.Seed, true
+	}
+	x.settled = true
+	switch {
+	case mine: // but the answer took too long
+		err = errStoreUnavailable
+		fallthrough
+	case err != nil:
+		x.doubtful = true
+		x.storeUnavailable(err)
+	default:
+		x.proceed(d)
+	}
+	return seed, false
+}
+
+func (x *exchange) isSure() bool { return x.proxy.now().Before(x.sure) }
+
+// storeUnavailable refuses, or lets the request through unprotected where the policy prefers that. A reservation that may have been made unseen is
+// given back, or ends with the execution, whose outcome it does not know.
 func (x *exchange) storeUnavailable(err error) {
 	if x.generation.config.Store.OnUnavailable != "PassThrough" || !errors.Is(err, keystore.ErrUnavailable) {
+		x.giveUp(opRelease)
 		x.refuse(errStoreUnavailable)
 		return
 	}
+	defer x.giveUp(opUnknown)
 	x.count("unprotected")
 	x.rewind()
 	x.w.Header().Set(headerStatus, "unprotected")
 	x.proxy.forward.ServeHTTP(x.w, x.r)
+}
+
+// giveUp leaves it to the journal to end a reservation that may have been made unseen.
+func (x *exchange) giveUp(op string) {
+	if x.doubtful {
+		x.proxy.settler.later(x.record(op, nil))
+	}
 }
 
 // rewind makes the request whole again after its body was read.

@@ -11,9 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/idempotency-dev/operator/internal/keystore"
 )
 
 // rawApp is an app that speaks in bytes. It counts whole requests; answer gets each with its connection, which ends afterwards unless answer
@@ -262,19 +259,6 @@ func TestSealWhileWriting(t *testing.T) {
 		t.Error("a write is in progress, and it says that nothing was written")
 	}
 	<-written
-}
-
-// TestProcessStoppedForLongerThanItsLease: what was reserved before may be another's now, and is not sent.
-func TestProcessStoppedForLongerThanItsLease(t *testing.T) {
-	clock := &stepClock{}
-	r := start(t, func(s *setup) { s.now = clock.now })
-	r.store.failing(keystore.ErrUnavailable, "KeepAlive")
-	r.store.hook("Reserve", func() { clock.step(time.Hour) })
-	want(t, r.post("k", `{}`), 503, "store-unavailable", false)
-	r.executions(0)
-	if r.store.get("alice", "k") != nil {
-		t.Error("the reservation is still there")
-	}
 }
 
 func TestRequestReachesTheAppAsItWas(t *testing.T) {
