@@ -79,7 +79,7 @@ func (r *Policies) drop(ctx context.Context, p *pass) (kept string, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	admin, err := r.Stores.Admin(ctx, p.policy)
+	s, err := r.Stores.find(ctx, p.policy)
 	var missing *SecretError
 	switch {
 	case errors.As(err, &missing):
@@ -88,7 +88,7 @@ func (r *Policies) drop(ctx context.Context, p *pass) (kept string, err error) {
 		return "", err
 	}
 	// This fails when the keyspace is another policy's, which this one never owned.
-	switch err := admin.EnsureKeyspace(ctx, keyspace, r.claim(p.policy)); {
+	switch err := s.admin.EnsureKeyspace(ctx, keyspace, r.claim(p.policy)); {
 	case errors.Is(err, keystore.ErrKeyspaceTaken):
 		return "it belongs to another policy", nil
 	case errors.Is(err, keystore.ErrSchemaOutdated):
@@ -96,7 +96,7 @@ func (r *Policies) drop(ctx context.Context, p *pass) (kept string, err error) {
 	case err != nil:
 		return "", err
 	}
-	return "", admin.DropKeyspace(ctx, keyspace)
+	return "", s.drop(ctx, keyspace)
 }
 
 // sharing names another policy of this cluster with the same keyspace. It may be on another store: what is not dropped can be dropped by hand,

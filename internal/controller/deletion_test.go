@@ -87,6 +87,20 @@ func TestDeletionDelete(t *testing.T) {
 	}
 }
 
+// TestDeletionThenTheSameAgain: another policy keeps the store open, so that what is known about it outlives the first.
+func TestDeletionThenTheSameAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.ready("orders", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Selector.MatchLabels = map[string]string{"app": "orders"} })
+	w.remove(w.ready("payments", dropping))
+	w.awaitGone("payments")
+	if have, want := w.keyspaces(), []string{w.namespace + ".orders"}; !slices.Equal(have, want) {
+		t.Fatalf("keyspaces %v are left, want %v", have, want)
+	}
+	w.ready("payments", dropping)
+	w.keeps(w.namespace + ".payments")
+}
+
 func TestDeletionPolicyChanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -117,6 +118,15 @@ func (s *Stores) DSNs(ctx context.Context, namespace string, refs ...v1alpha1.Se
 // Secret changes, and then the next call returns others.
 // It fails with a *SecretError, an error that wraps keystore.ErrDSNInvalid, and with what the API server says.
 func (s *Stores) Admin(ctx context.Context, p *v1alpha1.IdempotencyPolicy) (*postgres.Admin, error) {
+	found, err := s.find(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return found.admin, nil
+}
+
+// find returns the store of p.
+func (s *Stores) find(ctx context.Context, p *v1alpha1.IdempotencyPolicy) (*store, error) {
 	p = p.DeepCopy()
 	policy.Default(p)
 	if p.Spec.Store.Postgres == nil {
@@ -126,11 +136,7 @@ func (s *Stores) Admin(ctx context.Context, p *v1alpha1.IdempotencyPolicy) (*pos
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.of(ctx, p, dsns[0])
-	if err != nil {
-		return nil, err
-	}
-	return found.admin, nil
+	return s.of(ctx, p, dsns[0])
 }
 
 // of returns the store that p, with its defaults applied, has behind dsn.
@@ -245,6 +251,20 @@ func (s *store) prepare(ctx context.Context, need preparation) error {
 	}
 	s.prepared[need] = true
 	return nil
+}
+
+// drop drops a keyspace, and forgets that it was ever prepared: a policy of the same name may come.
+func (s *store) drop(ctx context.Context, keyspace string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.prepared, func(done preparation, _ bool) bool { return done.keyspace == keyspace })
+	s.sidecars.Range(func(id, _ any) bool {
+		if id.(sidecar).keyspace == keyspace {
+			s.sidecars.Delete(id)
+		}
+		return true
+	})
+	return s.admin.DropKeyspace(ctx, keyspace)
 }
 
 // try does what a sidecar does when it starts, with its connection string, unless that was done a short while ago.
