@@ -16,7 +16,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/idempotency-dev/operator/internal/keystore"
 )
@@ -35,7 +34,6 @@ type record struct {
 	Client   string
 	Key      string
 	Token    keystore.Token
-	Until    time.Time // the window's end: nobody asks for the result then
 	Answer   *keystore.Answer
 }
 
@@ -46,15 +44,24 @@ func (r *record) ownership() keystore.Ownership {
 // journal is a file of records, one to a line behind its checksum, oldest first. A record is on the disk when append returns. A line that a crash
 // cut short was never acknowledged and is dropped. What has been delivered stays in the file until all has, or the file is compacted:
 // delivering a record twice changes nothing, since the store compares tokens.
+//
+// A record that the disk does not take is held in memory, and is lost when this process is killed before the store takes it.
 type journal struct {
 	mu      sync.Mutex
 	file    *os.File
 	path    string
 	spare   int64        // bytes of delivered records that are cut off at once
 	end     int64        // offset behind the last whole record
-	pending []span       // undelivered records, oldest first
-	waiting atomic.Int64 // bytes from the oldest undelivered record on
+	pending []span       // undelivered records in the file, oldest first
+	held    []*held      // undelivered records that are not in the file, oldest first
+	room    int64        // bytes that may yet be held
+	waiting atomic.Int64 // bytes from the oldest undelivered record on, and those held
 	wake    chan struct{}
+}
+
+type held struct {
+	*record
+	length int
 }
 
 type span struct {
@@ -62,7 +69,10 @@ type span struct {
 	length int
 }
 
-const journalName = "journal"
+const (
+	journalName = "journal"
+	heldBytes   = 16 << 20
+)
 
 // openJournal opens or creates the journal in dir, which no other process may use.
 func openJournal(dir string) (*journal, error) {
@@ -75,7 +85,7 @@ func openJournal(dir string) (*journal, error) {
 		_ = file.Close()
 		return nil, fmt.Errorf("lock journal %s: %w", path, err)
 	}
-	j := &journal{file: file, path: path, spare: 16 << 20, wake: make(chan struct{}, 1)}
+	j := &journal{file: file, path: path, spare: 16 << 20, room: heldBytes, wake: make(chan struct{}, 1)}
 	if err := j.load(); err != nil {
 		_ = file.Close()
 		return nil, fmt.Errorf("read journal: %w", err)
@@ -130,33 +140,49 @@ func parseRecord(line []byte) (*record, bool) {
 	return r, gob.NewDecoder(bytes.NewReader(body)).Decode(r) == nil
 }
 
-// append puts r on the disk.
-func (j *journal) append(r *record) error {
+// append puts r on the disk. On an error kept says whether r is held in memory instead.
+func (j *journal) append(r *record) (kept bool, err error) {
 	line, err := formatRecord(r)
 	if err != nil {
-		return fmt.Errorf("append to journal: %w", err)
+		return false, fmt.Errorf("append to journal: %w", err)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if _, err := j.file.WriteAt(line, j.end); err != nil {
-		return fmt.Errorf("append to journal: %w", err) // the next record overwrites what was written
-	}
-	if err := j.file.Sync(); err != nil {
-		return fmt.Errorf("append to journal: %w", err)
+	if err := j.write(line); err != nil {
+		return j.hold(r, len(line)), fmt.Errorf("append to journal: %w", err)
 	}
 	j.pending = append(j.pending, span{j.end, len(line)})
 	j.end += int64(len(line))
 	j.measure()
 	j.signal()
-	return nil
+	return true, nil
+}
+
+// write puts line behind the last record. What is left of it after a failure is overwritten by the next one.
+func (j *journal) write(line []byte) error {
+	if _, err := j.file.WriteAt(line, j.end); err != nil {
+		return err
+	}
+	return j.file.Sync()
+}
+
+func (j *journal) hold(r *record, length int) bool {
+	if int64(length) > j.room {
+		return false
+	}
+	j.room -= int64(length)
+	j.held = append(j.held, &held{r, length})
+	j.measure()
+	j.signal()
+	return true
 }
 
 func (j *journal) measure() {
-	if len(j.pending) == 0 {
-		j.waiting.Store(0)
-		return
+	waiting := heldBytes - j.room
+	if len(j.pending) > 0 {
+		waiting += j.end - j.pending[0].offset
 	}
-	j.waiting.Store(j.end - j.pending[0].offset)
+	j.waiting.Store(waiting)
 }
 
 func (j *journal) signal() {
@@ -166,10 +192,13 @@ func (j *journal) signal() {
 	}
 }
 
-// oldest is the oldest undelivered record; nil when there is none.
+// oldest is the next record to deliver: one that is held first, then the oldest in the file; nil when there is none.
 func (j *journal) oldest() (*record, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if len(j.held) > 0 {
+		return j.held[0].record, nil
+	}
 	if len(j.pending) == 0 {
 		return nil, nil
 	}
@@ -184,12 +213,17 @@ func (j *journal) oldest() (*record, error) {
 	return r, nil
 }
 
-// drop forgets the oldest record. Behind the last one the file is emptied.
-func (j *journal) drop() error {
+// drop forgets r, which oldest has returned; nil is the oldest record in the file. Behind the last one the file is emptied.
+func (j *journal) drop(r *record) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.pending = j.pending[1:]
 	defer j.measure()
+	if len(j.held) > 0 && j.held[0].record == r {
+		j.room += int64(j.held[0].length)
+		j.held = j.held[1:]
+		return nil
+	}
+	j.pending = j.pending[1:]
 	if len(j.pending) > 0 {
 		return j.compact()
 	}
@@ -240,7 +274,7 @@ func (j *journal) rewrite(start int64) error {
 func (j *journal) size() (records int, bytes int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return len(j.pending), j.waiting.Load()
+	return len(j.pending) + len(j.held), j.waiting.Load()
 }
 
 func (j *journal) close() {

@@ -18,8 +18,16 @@ import (
 
 func sampleRecord(i int) *record {
 	return &record{
-		Op: opComplete, Keyspace: "shop.payments", Client: "alice", Key: fmt.Sprint("k", i), Token: keystore.NewToken(), Until: time.Unix(1<<33, 0).UTC(),
+		Op: opComplete, Keyspace: "shop.payments", Client: "alice", Key: fmt.Sprint("k", i), Token: keystore.NewToken(),
 		Answer: &keystore.Answer{Status: 201, Header: map[string][]string{"Location": {"/caf\xe9"}}, Body: []byte{0, 1, '\n', 255}},
+	}
+}
+
+// add appends r to the disk.
+func (j *journal) add(t *testing.T, r *record) {
+	t.Helper()
+	if _, err := j.append(r); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -34,7 +42,7 @@ func drained(t *testing.T, j *journal) []*record {
 			return all
 		}
 		all = append(all, r)
-		must(t, j.drop())
+		must(t, j.drop(r))
 	}
 }
 
@@ -44,9 +52,9 @@ func TestJournalSurvives(t *testing.T) {
 	must(t, err)
 	records := []*record{sampleRecord(1), sampleRecord(2), sampleRecord(3)}
 	for _, r := range records {
-		must(t, j.append(r))
+		j.add(t, r)
 	}
-	must(t, j.drop())
+	must(t, j.drop(nil))
 	j.close() // as kill -9 does
 
 	j, err = openJournal(dir)
@@ -65,9 +73,9 @@ func TestJournalCutAnywhere(t *testing.T) {
 	dir := t.TempDir()
 	j, err := openJournal(dir)
 	must(t, err)
-	must(t, j.append(sampleRecord(1)))
+	j.add(t, sampleRecord(1))
 	first := j.end
-	must(t, j.append(sampleRecord(2)))
+	j.add(t, sampleRecord(2))
 	j.close()
 	path := filepath.Join(dir, journalName)
 	whole, err := os.ReadFile(path)
@@ -76,7 +84,7 @@ func TestJournalCutAnywhere(t *testing.T) {
 		must(t, os.WriteFile(path, whole[:cut], 0o600))
 		j, err := openJournal(dir)
 		must(t, err)
-		must(t, j.append(sampleRecord(3)))
+		j.add(t, sampleRecord(3))
 		var keys []string
 		for _, r := range drained(t, j) {
 			keys = append(keys, r.Key)
@@ -99,10 +107,10 @@ func TestJournalSkipsWhatIsDamaged(t *testing.T) {
 	dir := t.TempDir()
 	j, err := openJournal(dir)
 	must(t, err)
-	must(t, j.append(sampleRecord(1)))
+	j.add(t, sampleRecord(1))
 	middle := j.end
-	must(t, j.append(sampleRecord(2)))
-	must(t, j.append(sampleRecord(3)))
+	j.add(t, sampleRecord(2))
+	j.add(t, sampleRecord(3))
 	_, err = j.file.WriteAt([]byte("X"), middle+20)
 	must(t, err)
 	j.close()
@@ -132,16 +140,16 @@ func TestJournalCompacts(t *testing.T) {
 	defer func() { j.close() }()
 	j.spare = 500
 	for i := range 10 {
-		must(t, j.append(sampleRecord(i)))
+		j.add(t, sampleRecord(i))
 	}
 	line := j.end / 10
 	for range 8 {
-		must(t, j.drop())
+		must(t, j.drop(nil))
 		if spared := j.pending[0].offset; spared > j.spare+line {
 			t.Fatalf("%d bytes of delivered records are kept", spared)
 		}
 	}
-	must(t, j.append(sampleRecord(10)))
+	j.add(t, sampleRecord(10))
 	j.close()
 	j, err = openJournal(dir)
 	must(t, err)
@@ -158,18 +166,17 @@ func TestJournalOfAnEarlierProcess(t *testing.T) {
 	j, err := openJournal(dir)
 	must(t, err)
 	var r *rig
-	reserve := func(key string, op string, until time.Duration, keyspace string) {
+	reserve := func(key, op, keyspace string) {
 		reservation := keystore.Reservation{Client: "alice", Key: key, Token: keystore.NewToken(), Holder: keystore.NewHolder(), Lease: time.Hour, Window: time.Hour}
 		_, err := store.Reserve(context.Background(), reservation)
 		must(t, err)
-		must(t, j.append(&record{Op: op, Keyspace: keyspace, Client: "alice", Key: key, Token: reservation.Token, Until: time.Now().Add(until), Answer: &keystore.Answer{Status: 201}}))
+		j.add(t, &record{Op: op, Keyspace: keyspace, Client: "alice", Key: key, Token: reservation.Token, Answer: &keystore.Answer{Status: 201}})
 	}
-	reserve("expired", opComplete, -time.Second, "shop.payments")
-	reserve("foreign", opComplete, time.Hour, "another")
-	reserve("completed", opComplete, time.Hour, "shop.payments")
-	reserve("released", opRelease, time.Hour, "shop.payments")
-	reserve("unknown", opUnknown, time.Hour, "shop.payments")
-	must(t, j.append(&record{Op: opComplete, Keyspace: "shop.payments", Client: "alice", Key: "lost", Until: time.Now().Add(time.Hour), Answer: &keystore.Answer{}}))
+	reserve("foreign", opComplete, "another")
+	reserve("completed", opComplete, "shop.payments")
+	reserve("released", opRelease, "shop.payments")
+	reserve("unknown", opUnknown, "shop.payments")
+	j.add(t, &record{Op: opComplete, Keyspace: "shop.payments", Client: "alice", Key: "lost", Answer: &keystore.Answer{}})
 	j.close()
 
 	r = start(t, func(s *setup) { s.spool, s.store = dir, store })
@@ -183,45 +190,81 @@ func TestJournalOfAnEarlierProcess(t *testing.T) {
 	if e := store.get("alice", "unknown"); !e.unknown {
 		t.Error("not unknown")
 	}
-	for _, key := range []string{"expired", "foreign"} {
-		if e := store.get("alice", key); e.answer != nil {
-			t.Errorf("%s was completed", key)
-		}
+	if e := store.get("alice", "foreign"); e.answer != nil {
+		t.Error("another keyspace's was completed")
 	}
 }
 
-// TestFullJournalRefusesWork: what cannot be recorded must not be executed.
-func TestFullJournalRefusesWork(t *testing.T) {
-	r := start(t, func(s *setup) { s.limits.JournalBytes = 100 })
-	r.store.failing(keystore.ErrUnavailable, "Complete")
-	want(t, r.post("k1", `{}`), 201, "", false)
-	want(t, r.post("k2", `{}`), 503, "overloaded", false)
-	r.executions(1)
-	r.store.failing(nil, "Complete")
-	eventually(t, "work is taken again", func() bool { return r.post("k2", `{}`).Status == 201 })
-	want(t, r.post("k1", `{}`), 201, "", true)
-	r.executions(2)
-}
-
-// TestCloseDeliversTheJournal: an orderly end leaves nothing behind that the store takes.
-func TestCloseDeliversTheJournal(t *testing.T) {
-	r := start(t)
+// TestJournalHasNoClock: a record waits for as long as the store honours the entry, whatever this machine's clock does.
+func TestJournalHasNoClock(t *testing.T) {
+	clock := &stepClock{}
+	r := start(t, func(s *setup) { s.now = clock.now })
 	r.store.failing(keystore.ErrUnavailable, "Complete", "Check")
-	want(t, r.post("k", `{}`), 201, "", false)
-	closed := make(chan error, 1)
-	go func() { closed <- r.proxy.Close(context.Background()) }()
-	select {
-	case err := <-closed:
-		t.Fatalf("closed with a full journal: %v", err)
-	case <-time.After(2 * firstRetry):
-	}
+	first := r.post("k", `{}`)
+	want(t, first, 201, "", false)
+	clock.step(48 * time.Hour)
 	r.store.failing(nil, "Complete", "Check")
-	must(t, <-closed)
-	r.closed = true
-	if e := r.store.get("alice", "k"); e == nil || e.answer == nil {
-		t.Error("not recorded")
+	eventually(t, "the journal is empty", func() bool { n, _ := r.proxy.settler.journal.size(); return n == 0 })
+	if again := r.post("k", `{}`); !again.replayed() || again.Body != first.Body {
+		t.Errorf("got %d %q, want a replay of %q", again.Status, again.Body, first.Body)
 	}
-	if !r.store.retired || !r.store.isClosed() {
-		t.Errorf("retired %v, closed %v", r.store.retired, r.store.closed)
+	r.executions(1)
+}
+
+// TestJournalThatCannotBeWritten: the result waits in memory.
+func TestJournalThatCannotBeWritten(t *testing.T) {
+	r := start(t)
+	r.store.failing(keystore.ErrUnavailable, "Complete")
+	j := r.proxy.settler.journal
+	whole := j.file
+	broken, err := os.Open(j.path)
+	must(t, err)
+	defer broken.Close()
+	swap := func(file *os.File) {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.file = file
+	}
+	execute := func(key string) {
+		eventually(t, "the store takes a reservation", func() bool { return r.post(key, `{}`).Status == 201 })
+	}
+	execute("before")
+	swap(broken)
+	execute("broken")
+	swap(whole)
+	execute("after")
+	if records, _ := j.size(); records != 3 {
+		t.Errorf("%d results wait, want 3", records)
+	}
+	r.store.failing(nil, "Complete")
+	eventually(t, "all are delivered", func() bool { n, bytes := j.size(); return n == 0 && bytes == 0 })
+	for _, key := range []string{"before", "broken", "after"} {
+		want(t, r.post(key, `{}`), 201, "", true)
+	}
+	r.executions(3)
+}
+
+// TestJournalHoldsSoMuch: at the bound, and one byte beyond.
+func TestJournalHoldsSoMuch(t *testing.T) {
+	for _, row := range []struct {
+		missing int64
+		kept    bool
+	}{{0, true}, {1, false}} {
+		j, err := openJournal(t.TempDir())
+		must(t, err)
+		j.close() // nothing can be written any more
+		r := sampleRecord(1)
+		line, err := formatRecord(r)
+		must(t, err)
+		j.room = 2*int64(len(line)) - row.missing
+		for _, wantKept := range []bool{true, row.kept} {
+			if kept, err := j.append(r); kept != wantKept || err == nil {
+				t.Errorf("%d bytes missing: kept %v, error %v, want %v and one", row.missing, kept, err, wantKept)
+			}
+		}
+		must(t, j.drop(r))
+		if kept, err := j.append(r); !kept || err == nil {
+			t.Errorf("what was delivered makes no room: kept %v, error %v", kept, err)
+		}
 	}
 }

@@ -43,7 +43,7 @@ type Options struct {
 	Registry prometheus.Registerer
 	// Log takes what an operator needs to know.
 	Log *slog.Logger
-	// Now is the clock, for latencies and the journal's end of windows.
+	// Now is the clock, for latencies, deadlines of clients and the end of what is certain about a reservation.
 	Now func() time.Time
 }
 
@@ -89,7 +89,7 @@ func New(o Options) (*Proxy, error) {
 			dir: o.Spool, memoryBytes: o.Limits.BodyMemoryBytes, bodyBytes: o.Limits.BodyBytes,
 			memory: memory, files: &budget{limit: o.Limits.SpillBytes}, chunks: buffers,
 		},
-		settler:  &settler{journal: journal, limit: o.Limits.JournalBytes, metrics: m, log: o.Log, now: o.Now},
+		settler:  &settler{journal: journal, limit: o.Limits.JournalBytes, metrics: m, log: o.Log},
 		memory:   memory,
 		inFlight: &budget{limit: int64(o.Limits.InFlight)},
 		waiters:  &budget{limit: int64(o.Limits.Waiters)},

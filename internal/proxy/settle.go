@@ -22,7 +22,6 @@ type settler struct {
 	limit   int64
 	metrics *metrics
 	log     *slog.Logger
-	now     func() time.Time
 }
 
 // full reports whether results have piled up so far that no more may come to be.
@@ -30,8 +29,8 @@ func (s *settler) full() bool {
 	return s.journal.waiting.Load() >= s.limit
 }
 
-// settle brings r to l's store, or to the journal. When both fail the reservation stays, and is UNKNOWN once this process has ended:
-// nothing is executed twice.
+// settle brings r to l's store, or to the journal. When both fail, and memory is full, the reservation stays, and is UNKNOWN once this process has
+// ended: nothing is executed twice.
 func (s *settler) settle(ctx context.Context, l *link, r *record) {
 	if r.Op == opComplete {
 		defer s.metrics.observe(s.metrics.complete)()
@@ -48,10 +47,12 @@ func (s *settler) settle(ctx context.Context, l *link, r *record) {
 
 // later leaves r to the journal alone.
 func (s *settler) later(r *record) {
-	if err := s.journal.append(r); err != nil {
+	kept, err := s.journal.append(r)
+	if err != nil {
+		s.log.Error("journal takes no result", "operation", r.Op, "held", kept, "error", err)
+	}
+	if !kept {
 		s.metrics.journalEnds.WithLabelValues("failed").Inc()
-		s.log.Error("result is not recorded", "operation", r.Op, "error", err)
-		return
 	}
 	s.gauge()
 }
@@ -121,7 +122,7 @@ func (s *settler) deliver(ctx context.Context, current func() *generation) (deli
 		r, err := s.journal.oldest()
 		if err != nil {
 			s.log.Error("journal record is dropped", "error", err)
-			s.end("damaged")
+			s.end(nil, "damaged")
 			continue
 		}
 		if r == nil {
@@ -133,17 +134,14 @@ func (s *settler) deliver(ctx context.Context, current func() *generation) (deli
 		if err != nil {
 			return false, progress
 		}
-		s.end(end)
+		s.end(r, end)
 		progress = true
 	}
 	return false, progress
 }
 
-// offer brings r to the store and says how that ended; an error when it has to be tried again.
+// offer brings r to the store and says how that ended; an error when it has to be tried again. Whether it is too late is the store's to say.
 func (s *settler) offer(ctx context.Context, g *generation, r *record) (string, error) {
-	if !s.now().Before(r.Until) {
-		return "expired", nil
-	}
 	if r.Keyspace != g.config.Keyspace {
 		s.log.Error("journal record is of another keyspace", "keyspace", r.Keyspace)
 		return "foreign", nil
@@ -156,9 +154,9 @@ func (s *settler) offer(ctx context.Context, g *generation, r *record) (string, 
 	return "delivered", err
 }
 
-func (s *settler) end(how string) {
+func (s *settler) end(r *record, how string) {
 	s.metrics.journalEnds.WithLabelValues(how).Inc()
-	if err := s.journal.drop(); err != nil {
+	if err := s.journal.drop(r); err != nil {
 		s.log.Error("journal is not shortened", "error", err)
 	}
 }
