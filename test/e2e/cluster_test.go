@@ -44,6 +44,7 @@ func connect(ctx context.Context) (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
+	config.QPS = -1 // as fast as the API server answers
 	scheme := clientgoscheme.Scheme
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, err

@@ -9,6 +9,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 )
 
 // TestLifecycle is what the sidecar does to the life of other people's pods: nothing.
@@ -65,7 +69,43 @@ func TestLifecycle(t *testing.T) {
 		})
 	})
 
+	t.Run("no call to a webhook fails while the operator is rolled out", func(t *testing.T) { testOperatorRollout(t, namespace) })
 	t.Run("without the operator, pods are created, but for enforced ones", func(t *testing.T) { testOperatorAway(t, namespace) })
+}
+
+// testOperatorRollout replaces every manager while pods are created, without a pause: each of them must get its sidecar.
+func testOperatorRollout(t *testing.T, namespace string) {
+	ctx, c := t.Context(), shared.cluster
+	_, err := c.kubectl(ctx, "-n", operatorNamespace, "rollout", "restart", "deployment")
+	must(t, err)
+	rolledOut := make(chan error, 1)
+	go func() {
+		_, err := c.kubectl(ctx, "-n", operatorNamespace, "rollout", "status", "deployment", "--timeout=120s")
+		for err == nil { // until the last of the old ones is gone
+			var pods string
+			pods, err = c.kubectl(ctx, "-n", operatorNamespace, "get", "pods", "-o", `jsonpath={.items[?(@.metadata.deletionTimestamp)].metadata.name}`)
+			if err == nil && pods == "" {
+				break
+			}
+		}
+		rolledOut <- err
+	}()
+	template := &corev1.Pod{}
+	must(t, yaml.Unmarshal([]byte(pod(namespace, "rollout", "http", "policy: life")), template))
+	for created := 1; ; created++ {
+		fresh := template.DeepCopy()
+		must(t, c.client.Create(ctx, fresh, client.DryRunAll))
+		if len(fresh.Spec.InitContainers) != 1 || fresh.Spec.InitContainers[0].Name != "idempotency-proxy" {
+			t.Fatalf("pod %d came without its sidecar", created)
+		}
+		select {
+		case err := <-rolledOut:
+			must(t, err)
+			say("the operator was rolled out while %d pods were created: none without its sidecar", created)
+			return
+		default:
+		}
+	}
 }
 
 func testOperatorAway(t *testing.T, namespace string) {

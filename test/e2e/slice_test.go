@@ -49,6 +49,7 @@ func TestDemo(t *testing.T) {
 	t.Run("partitions exist ahead", testPartitionsAhead)
 	t.Run("an expired partition is dropped while traffic runs", testExpiredPartition)
 	t.Run("midnight does not execute twice", testMidnight)
+	t.Run("a pod that is deleted finishes its work", testDrain)
 	t.Run("the store goes away and comes back", testStoreOutage)
 }
 

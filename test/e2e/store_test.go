@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -109,6 +110,42 @@ func testMidnight(t *testing.T) {
 	must(t, db.entryIn(ctx, "payments", "midnight", midnight.Add(-time.Second)))
 	must(t, db.entryIn(ctx, "payments", "after-midnight", midnight.Add(time.Second)))
 	say("across the database's midnight: replayed, executed once; the next key is in the next day's partition")
+}
+
+// testDrain deletes the pod while the app is at work: the answer arrives through the sidecar, is recorded, and is replayed by the next pod.
+func testDrain(t *testing.T) {
+	ctx, c := t.Context(), shared.cluster
+	pods, err := c.pods(ctx, shop, "payments")
+	must(t, err)
+	slow := request{Key: "drain", Client: "alice", Body: `{"amount":4,"currency":"EUR","simulate":{"sleepMillis":8000}}`, Times: 1}
+	type outcome struct {
+		replies []reply
+		err     error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		replies, err := sendFrom(ctx, c, slow)
+		done <- outcome{replies, err}
+	}()
+	eventually(t, 30*time.Second, func() error {
+		if executions(t, "drain") == 0 {
+			return errors.New("the app is not at work yet")
+		}
+		return nil
+	})
+	_, err = c.kubectl(ctx, "-n", shop, "delete", "pod", pods[0].Name)
+	must(t, err)
+	first := <-done
+	must(t, first.err)
+	if first.replies[0].Status != http.StatusCreated {
+		t.Fatalf("the request in flight got %d %q", first.replies[0].Status, first.replies[0].Body)
+	}
+	must(t, c.ready(ctx, shop, "payments"))
+	again := send(t, slow)[0]
+	if again.Body != first.replies[0].Body || again.Header.Get("Idempotent-Replayed") != "true" || executions(t, "drain") != 0 {
+		t.Fatalf("the next pod answered %d %q after %q, and executed %d times", again.Status, again.Body, first.replies[0].Body, executions(t, "drain"))
+	}
+	say("pod %s was deleted with a request in flight: answered, recorded, and replayed by the next pod", pods[0].Name)
 }
 
 func testStoreOutage(t *testing.T) {
