@@ -18,12 +18,12 @@ import (
 // another process, which must come to the same fingerprint.
 const canonicalBytes = 1 << 20
 
-// fingerprint is what makes two requests the same: method, target, media type, content encoding, the route's chosen headers and the body.
+// fingerprint is what makes two requests the same: methods, target, media type, content encoding, the route's chosen headers and the body.
 // Every part carries its length, so that no two lists of parts run together into the same bytes.
 func (rt *route) fingerprint(r *http.Request, body *spooled) keystore.Fingerprint {
 	h := parts{sha256.New()}
 	h.add("v1")
-	h.add(strings.ToUpper(r.Method))
+	h.list(methods(r))
 	h.add(r.URL.EscapedPath())
 	h.list(sortedQuery(r.URL.RawQuery))
 	mediaType := mediaTypeOf(r.Header)

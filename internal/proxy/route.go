@@ -5,9 +5,11 @@ package proxy
 import (
 	"fmt"
 	"net/http"
+	"net/textproto"
 	"net/url"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,15 +113,28 @@ func (rt *router) match(r *http.Request) (*route, error) {
 	return nil, nil
 }
 
-// methods are those that an app may act on: frameworks fold case, and some let a header override the method.
+// methods are those that an app may act on, the request's own first and the others in order: frameworks fold case, and some let a header override
+// the method. Under CGI and what descends from it X_HTTP_Method_Override is one of them: https://www.rfc-editor.org/rfc/rfc3875#section-4.1.18
 func methods(r *http.Request) []string {
 	found := []string{strings.ToUpper(r.Method)}
-	for _, name := range []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"} {
-		for _, method := range r.Header[name] {
+	for name, values := range r.Header {
+		if !overridesMethod(name) {
+			continue
+		}
+		for _, method := range values {
 			found = append(found, strings.ToUpper(strings.TrimSpace(method)))
 		}
 	}
+	slices.Sort(found[1:])
 	return found
+}
+
+func overridesMethod(name string) bool {
+	switch textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-")) {
+	case "X-Http-Method-Override", "X-Http-Method", "X-Method-Override":
+		return true
+	}
+	return false
 }
 
 func (rt *router) matchPath(method string, u *url.URL) (*route, error) {

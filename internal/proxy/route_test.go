@@ -109,6 +109,9 @@ func TestMethodOverride(t *testing.T) {
 		{"/payments", http.Header{"X-Http-Method-Override": {"put"}}, "PUT /payments"},
 		{"/payments", http.Header{"X-Http-Method": {"PUT"}}, "PUT /payments"},
 		{"/payments", http.Header{"X-Method-Override": {" PUT"}}, "PUT /payments"},
+		{"/payments", http.Header{"X_http_method_override": {"PUT"}}, "PUT /payments"},
+		{"/payments", http.Header{"X_http-Method": {"PUT"}}, "PUT /payments"},
+		{"/payments", http.Header{"X-Http-Methods": {"PUT"}}, ""},
 		{"/payments", http.Header{"X-Http-Method-Override": {"PATCH"}}, ""},
 		{"/refunds", http.Header{"X-Http-Method-Override": {"GET"}}, "POST /refunds"},
 	} {
