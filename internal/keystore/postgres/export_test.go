@@ -5,7 +5,12 @@ package postgres
 import (
 	"path"
 	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
+
+// Pool is the store's connections.
+func (s *Store) Pool() *pgxpool.Pool { return s.pool }
 
 // Latest is the version of the schema.
 func Latest() int32 { return latest() }

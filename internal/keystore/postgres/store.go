@@ -7,6 +7,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -77,6 +78,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		},
 	}
 	config.MaxConns = orDefault(c.MaxConns, defaultMaxConns)
+	config.ConnConfig.DialFunc = (&net.Dialer{Timeout: config.ConnConfig.ConnectTimeout, Control: sendFor(s.timeout)}).DialContext
 	config.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error {
 		if s.pooler.Load() {
 			conn.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
