@@ -104,7 +104,10 @@ func (x *exchange) identify() (err error) {
 	if x.key, err = x.route.key(x.r); err != nil {
 		return err
 	}
-	return checkUpgrade(x.r)
+	if err := checkUpgrade(x.r); err != nil {
+		return err
+	}
+	return x.checkConnection()
 }
 
 // takeBody reads the body.

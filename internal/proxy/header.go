@@ -3,8 +3,10 @@
 package proxy
 
 import (
+	"iter"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strings"
 )
 
@@ -14,15 +16,39 @@ var hopByHop = []string{"Connection", "Http2-Settings", "Keep-Alive", "Proxy-Aut
 // endToEnd is header without what ends here, its own nominations in Connection included.
 func endToEnd(header http.Header) http.Header {
 	out := header.Clone()
-	for _, line := range header["Connection"] {
-		for name := range strings.SplitSeq(line, ",") {
-			out.Del(textproto.TrimString(name))
-		}
+	for name := range nominated(header) {
+		out.Del(name)
 	}
 	for _, name := range hopByHop {
 		out.Del(name)
 	}
 	return out
+}
+
+// nominated are the canonical names of the fields that Connection says end here.
+func nominated(header http.Header) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, line := range header["Connection"] {
+			for name := range strings.SplitSeq(line, ",") {
+				name = textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name))
+				if name != "" && !yield(name) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// checkConnection refuses a request whose Connection names what the chain goes by: the app would get another request than the one with that key.
+func (x *exchange) checkConnection() error {
+	for name := range nominated(x.r.Header) {
+		switch {
+		case name == x.route.KeyHeader, name == x.generation.identity.Header, slices.Contains(x.route.FingerprintHeaders, name), overridesMethod(name),
+			name == "Authorization", strings.HasPrefix(name, "Content-"):
+			return errConnection
+		}
+	}
+	return nil
 }
 
 // recorded is what of an answer's header is kept for replays: what describes the content, and what the route adds. Everything else speaks of one

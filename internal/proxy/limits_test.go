@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/idempotency-dev/operator/internal/proxyconfig"
 )
 
 func quietLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -217,6 +219,35 @@ func TestUpgrade(t *testing.T) {
 		}
 	}
 	r.executions(1)
+}
+
+// TestConnectionNamesWhatCounts: the app must not get another request than the one that the key stands for.
+func TestConnectionNamesWhatCounts(t *testing.T) {
+	for _, row := range []struct {
+		connection string
+		status     int
+		reason     string
+	}{
+		{"X-Client-Id", 400, "the app would not know whose it is"},
+		{"close, idempotency-key", 400, "names are compared without case, in a list"},
+		{"Content-Type", 400, "part of the fingerprint"},
+		{"Content-Encoding", 400, "part of the fingerprint"},
+		{"X-Tenant", 400, "chosen for the fingerprint"},
+		{"X-HTTP-Method-Override", 400, "part of the fingerprint"},
+		{"Authorization", 400, "it says whose it is, to the app"},
+		{"X-Hop", 201, "a field of this hop"},
+		{"close, ,X-Hop,", 201, "an empty element names nothing"},
+	} {
+		r := start(t, func(s *setup) { s.config.Routes[0].FingerprintHeaders = []string{"X-Tenant"} })
+		got := r.raw("POST /payments HTTP/1.1\nHost: x\nX-Client-Id: alice\nIdempotency-Key: k\nContent-Length: 2\nConnection: close\nConnection: " + row.connection + "\n\n{}")
+		if got.Status != row.status || got.Status == 400 && got.problem() != "connection-invalid" {
+			t.Errorf("%s: got %d %s, want %d: %s", row.connection, got.Status, got.Body, row.status, row.reason)
+		}
+	}
+	t.Run("Authorization", func(t *testing.T) {
+		r := start(t, func(s *setup) { s.config.Client = proxyconfig.Client{Type: "Authorization"} })
+		want(t, r.post("k", `{}`, "Authorization", "Bearer a", "Connection", "close,"), 201, "", false)
+	})
 }
 
 func TestEveryProblem(t *testing.T) {

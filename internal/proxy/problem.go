@@ -19,6 +19,7 @@ const problemBase = "https://idempotency.dev/problems/"
 var (
 	errPathAmbiguous       = errors.New("the path can be read as two different routes")
 	errUpgrade             = errors.New("this route cannot be upgraded to another protocol")
+	errConnection          = errors.New("the Connection header names a field that the request is told apart by")
 	errNoClient            = errors.New("the client is not identified")
 	errKeyMissing          = errors.New("the request has no idempotency key")
 	errKeyInvalid          = errors.New("the idempotency key is not valid")
@@ -50,6 +51,7 @@ type kind struct {
 var kinds = []kind{
 	{errPathAmbiguous, http.StatusBadRequest, "path-ambiguous", "Path is ambiguous", "path_ambiguous", false},
 	{errUpgrade, http.StatusBadRequest, "upgrade-refused", "Upgrade is refused", "upgrade_refused", false},
+	{errConnection, http.StatusBadRequest, "connection-invalid", "Connection header is not valid", "connection_invalid", false},
 	{errNoClient, http.StatusUnauthorized, "client-unidentified", "Client is not identified", "client_unidentified", false},
 	{errKeyMissing, http.StatusBadRequest, "key-missing", "Idempotency key is missing", "key_missing", false},
 	{errKeyInvalid, http.StatusBadRequest, "key-invalid", "Idempotency key is not valid", "key_invalid", false},

@@ -215,7 +215,9 @@ func (y *relay) end(err error) {
 	y.write(y.tail)
 	y.x.hurryClient() // net/http writes the end of the message after this
 	for name, values := range y.response.Trailer {
-		y.x.w.Header()[http.TrailerPrefix+name] = values
+		if name != headerReplayed && name != headerStatus {
+			y.x.w.Header()[http.TrailerPrefix+name] = values
+		}
 	}
 	y.x.count("executed")
 }
@@ -242,7 +244,7 @@ func (y *relay) answer() *keystore.Answer {
 // answer is the record of a response whose body has been read.
 func (rt *route) answer(response *http.Response, body []byte) *keystore.Answer {
 	header := rt.recorded(response.Header)
-	for name, values := range response.Trailer {
+	for name, values := range rt.recorded(response.Trailer) {
 		header[http.TrailerPrefix+name] = values
 	}
 	return &keystore.Answer{Status: response.StatusCode, Header: header, Body: body}

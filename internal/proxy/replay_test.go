@@ -255,6 +255,27 @@ func TestTrailersAreReplayed(t *testing.T) {
 	}
 }
 
+// TestTrailersAreRecordedLikeHeaders: what belongs to the first caller alone is not replayed, wherever it stands.
+func TestTrailersAreRecordedLikeHeaders(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.config.Routes[0].ResponseHeaders = []string{"X-Sum"}
+		s.app = func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "message")
+			_ = http.NewResponseController(w).Flush()
+			for _, name := range []string{"X-Sum", "X-Other", "Set-Cookie", "Grpc-Message", headerReplayed} {
+				w.Header().Set(http.TrailerPrefix+name, "1")
+			}
+		}
+	})
+	first, again := r.post("k", `{}`), r.post("k", `{}`)
+	if diff := cmp.Diff(http.Header{"X-Sum": {"1"}, "X-Other": {"1"}, "Set-Cookie": {"1"}, "Grpc-Message": {"1"}}, first.Trailer); diff != "" {
+		t.Errorf("trailers of the first answer (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(http.Header{"X-Sum": {"1"}, "Grpc-Message": {"1"}}, again.Trailer); diff != "" || !again.replayed() {
+		t.Errorf("replayed %v, trailers (-want +got):\n%s", again.replayed(), diff)
+	}
+}
+
 // TestOthersAreNotTouched: what is not enforced passes, with a key or without.
 func TestOthersAreNotTouched(t *testing.T) {
 	r := start(t)
