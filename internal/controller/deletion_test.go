@@ -3,6 +3,8 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
+	"github.com/idempotency-dev/operator/internal/localpg/pgtest"
 )
 
 func dropping(p *v1alpha1.IdempotencyPolicy) {
@@ -99,6 +102,35 @@ func TestDeletionThenTheSameAgain(t *testing.T) {
 	}
 	w.ready("payments", dropping)
 	w.keeps(w.namespace + ".payments")
+}
+
+// TestLostSchema takes everything away under a policy that is Ready.
+func TestLostSchema(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.ready("payments", nil)
+	w.exec(`DROP SCHEMA idempotency CASCADE`)
+	eventually(t, func() error {
+		w.stores.expire()
+		w.nudge("payments")
+		var tables int
+		conn := pgtest.Connect(t, w.database)
+		defer func() { _ = conn.Close(context.Background()) }()
+		err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_tables WHERE schemaname = 'idempotency' AND tablename = 'keyspaces'").Scan(&tables)
+		if err == nil && tables == 0 {
+			err = errors.New("the schema has not been made again")
+		}
+		return err
+	})
+	eventually(t, func() error {
+		w.stores.expire()
+		w.nudge("payments")
+		if have, want := w.keyspaces(), []string{w.namespace + ".payments"}; !slices.Equal(have, want) {
+			return fmt.Errorf("keyspaces %v, want %v", have, want)
+		}
+		return nil
+	})
+	w.await("payments", v1alpha1.ConditionStoreHealthy, metav1.ConditionTrue, v1alpha1.ReasonHealthy)
 }
 
 func TestDeletionPolicyChanges(t *testing.T) {

@@ -233,6 +233,9 @@ func (s *store) ask(ctx context.Context, clock clock.Clock) (keystore.Health, er
 	if err := s.admin.Migrate(ctx); err != nil {
 		return health, err
 	}
+	// A schema that had to be made may stand where another one was lost, with all its keyspaces.
+	clear(s.prepared)
+	s.sidecars.Clear()
 	return s.admin.Probe(ctx, clock)
 }
 
