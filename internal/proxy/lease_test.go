@@ -4,6 +4,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -190,5 +191,35 @@ func TestDoubtfulReservationOfAnUnprotectedRequest(t *testing.T) {
 		r.proxy.Load(sampleConfig(), nil)
 		want(t, r.post("k", `{}`), 409, "outcome-unknown", false)
 		r.executions(1)
+	}
+}
+
+// TestBusyStoreIsNotDown: a call that waited too long for its turn says nothing of a store that answers others.
+func TestBusyStoreIsNotDown(t *testing.T) {
+	for _, row := range []struct {
+		name           string
+		timeout, other bool
+		down           bool
+	}{
+		{"no time left, and another was answered", true, true, false},
+		{"no time left, and nobody was answered", true, false, true},
+		{"refused at once", false, true, true},
+	} {
+		l := start(t).proxy.current.Load().link
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		l.store.(*memStore).failing(keystore.ErrUnavailable, "Check") // nothing looks after it
+		err := l.call(ctx, "reserve", func(context.Context) error {
+			if row.other {
+				must(t, l.call(context.Background(), "reserve", func(context.Context) error { return nil }))
+			}
+			if row.timeout {
+				cancel()
+			}
+			return keystore.ErrUnavailable
+		})
+		if !errors.Is(err, keystore.ErrUnavailable) || l.down.Load() != row.down {
+			t.Errorf("%s: down %v, error %v", row.name, l.down.Load(), err)
+		}
 	}
 }

@@ -24,11 +24,12 @@ type link struct {
 	metrics *metrics
 	log     *slog.Logger
 
-	users  atomic.Int64
-	down   atomic.Bool
-	failed chan struct{} // wakes run
-	stop   context.CancelFunc
-	done   chan struct{}
+	users   atomic.Int64
+	answers atomic.Int64 // of the store to calls
+	down    atomic.Bool
+	failed  chan struct{} // wakes run
+	stop    context.CancelFunc
+	done    chan struct{}
 }
 
 // newLink opens a link with one user.
@@ -102,12 +103,23 @@ func (l *link) check(ctx context.Context) {
 	}
 }
 
-// note keeps what err says of the store.
-func (l *link) note(operation string, err error) {
+// call makes one call and keeps what it says of the store. A store that answered another call in the meantime is not down, it has much to do.
+func (l *link) call(ctx context.Context, operation string, call func(context.Context) error) error {
+	before := l.answers.Load()
+	err := call(ctx)
 	if !errors.Is(err, keystore.ErrUnavailable) {
-		return
+		l.answers.Add(1)
+		return err
 	}
 	l.metrics.storeErrors.WithLabelValues(operation).Inc()
+	if ctx.Err() == nil || l.answers.Load() == before {
+		l.fail(operation)
+	}
+	return err
+}
+
+// fail is the beginning of an outage.
+func (l *link) fail(operation string) {
 	if l.down.CompareAndSwap(false, true) {
 		l.log.Error("key store is unreachable", "operation", operation)
 		select {
@@ -128,10 +140,12 @@ func (l *link) reserve(ctx context.Context, r keystore.Reservation) (d keystore.
 	defer cancel()
 	defer l.metrics.observe(l.metrics.reserve)()
 	r.Holder, r.Lease = l.holder, l.lease
-	if d, err = l.store.Reserve(ctx, r); err != nil && ctx.Err() == nil {
-		d, err = l.store.Reserve(ctx, r)
-	}
-	l.note("reserve", err)
+	err = l.call(ctx, "reserve", func(ctx context.Context) (err error) {
+		if d, err = l.store.Reserve(ctx, r); err != nil && ctx.Err() == nil {
+			d, err = l.store.Reserve(ctx, r)
+		}
+		return err
+	})
 	return d, true, err
 }
 
@@ -142,10 +156,11 @@ func (l *link) do(ctx context.Context, operation string, call func(context.Conte
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
 	defer cancel()
-	err := call(ctx)
-	if err != nil && !errors.Is(err, keystore.ErrNotOwner) && !errors.Is(err, keystore.ErrUnavailable) {
-		err = errors.Join(keystore.ErrUnavailable, err) // what a store does not name has not been done for sure
-	}
-	l.note(operation, err)
-	return err
+	return l.call(ctx, operation, func(ctx context.Context) error {
+		err := call(ctx)
+		if err != nil && !errors.Is(err, keystore.ErrNotOwner) && !errors.Is(err, keystore.ErrUnavailable) {
+			err = errors.Join(keystore.ErrUnavailable, err) // what a store does not name has not been done for sure
+		}
+		return err
+	})
 }
