@@ -76,22 +76,26 @@ func (x *exchange) reassure() (seed [16]byte, mine bool) {
 	question := x.question
 	question.TakeOver = false // what another has left unknown is a new question
 	d, err := x.ask(question)
-	if err == nil && d.Outcome == keystore.Unknown && x.question.TakeOver {
-		d, err = x.ask(x.question)
-	} else if mine = err == nil && (d.Outcome == keystore.New || d.Outcome == keystore.TakenOver); mine && x.isSure() {
+	held := err == nil && (d.Outcome == keystore.New || d.Outcome == keystore.TakenOver)
+	if held && x.isSure() {
 		return d.Seed, true
 	}
 	x.settled = true
-	switch {
-	case mine: // but the answer took too long
-		err = errStoreUnavailable
-		fallthrough
-	case err != nil:
+	if held {
+		err = errStoreUnavailable // the answer took too long
+	}
+	if err != nil {
 		x.doubtful = true
 		x.storeUnavailable(err)
-	default:
-		x.proceed(d)
+		return seed, false
 	}
+	if d.Outcome == keystore.Unknown && x.question.TakeOver {
+		if d, err = x.ask(x.question); err != nil {
+			x.storeUnavailable(err)
+			return seed, false
+		}
+	}
+	x.proceed(d)
 	return seed, false
 }
 
