@@ -163,11 +163,13 @@ func (s *memStore) Release(_ context.Context, o keystore.Ownership) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, err := s.owned(o)
-	if err != nil || e.answer != nil || e.unknown {
+	if err != nil || e.answer != nil || e.unknown && e.attempts == 1 {
 		return keystore.ErrNotOwner
 	}
 	if e.attempts > 1 { // an earlier attempt may have taken effect
-		e.unknown, e.expires = true, time.Now().Add(e.Window)
+		if !e.unknown {
+			e.unknown, e.expires = true, time.Now().Add(e.Window)
+		}
 		return nil
 	}
 	delete(s.entries, [2]string{o.Client, o.Key})
