@@ -109,6 +109,7 @@ type Reservation struct {
 	// Token is the caller's own and new for every request it handles; repeated only when the answer to Reserve was lost.
 	Token Token
 	// Holder is the calling process and Lease how long it counts as alive from now, should it not have said so by KeepAlive before.
+	// Whoever is given the reservation counts as alive for half of Lease at least, from this call on: a lease of which more is left is not renewed.
 	Holder Holder
 	Lease  time.Duration
 	// Window is how long the entry is honoured, counted from reservation and again from completion.
