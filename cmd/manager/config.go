@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"time"
 )
 
 // Config of the operator.
@@ -23,6 +24,8 @@ type Config struct {
 	WebhookPort int
 	// LeaderElection: of several managers one reconciles. All serve webhooks.
 	LeaderElection bool
+	// DrainDelay is how long the webhooks are served after the signal to end, while API servers turn to other replicas; 0: not at all.
+	DrainDelay time.Duration
 	// LogLevel of the program.
 	LogLevel slog.Level
 }
@@ -37,6 +40,7 @@ func parse(args []string, env func(string) string) (Config, error) {
 	flags.StringVar(&c.ProbeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	flags.IntVar(&c.WebhookPort, "webhook-port", 9443, "port of the webhooks")
 	flags.BoolVar(&c.LeaderElection, "leader-elect", false, "let one of several managers reconcile; all serve webhooks")
+	flags.DurationVar(&c.DrainDelay, "drain-delay", 10*time.Second, "how long webhooks are served after the signal to end, while API servers turn to other replicas")
 	flags.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return Config{}, err
@@ -48,6 +52,8 @@ func parse(args []string, env func(string) string) (Config, error) {
 		return Config{}, errors.New("the operator's own namespace is needed: set --namespace or POD_NAMESPACE")
 	case c.SidecarImage == "":
 		return Config{}, errors.New("the sidecar's image is needed: set --sidecar-image")
+	case c.DrainDelay < 0:
+		return Config{}, fmt.Errorf("--drain-delay %s is negative", c.DrainDelay)
 	case c.WebhookPort < 1 || c.WebhookPort > 65535:
 		return Config{}, fmt.Errorf("--webhook-port %d is not a port number", c.WebhookPort)
 	}

@@ -6,13 +6,14 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
 
 func TestParse(t *testing.T) {
 	whole := Config{
-		Namespace: "idempotency-system", SidecarImage: "proxy:1", MetricsAddress: ":8443", ProbeAddress: ":8081", WebhookPort: 9443, LogLevel: slog.LevelInfo,
+		Namespace: "idempotency-system", SidecarImage: "proxy:1", MetricsAddress: ":8443", ProbeAddress: ":8081", DrainDelay: 10 * time.Second, WebhookPort: 9443, LogLevel: slog.LevelInfo,
 	}
 	with := func(change func(*Config)) Config { c := whole; change(&c); return c }
 	for _, tt := range []struct {
@@ -25,13 +26,15 @@ func TestParse(t *testing.T) {
 		{reason: "what is needed, by flags", args: []string{"--namespace=idempotency-system", "--sidecar-image=proxy:1"}, want: whole},
 		{reason: "the namespace from the environment", args: []string{"--sidecar-image=proxy:1"}, env: map[string]string{"POD_NAMESPACE": "idempotency-system"}, want: whole},
 		{
-			reason: "everything", args: []string{"--namespace=a", "--sidecar-image=proxy:1", "--metrics-bind-address=0", "--health-probe-bind-address=:1", "--webhook-port=65535", "--leader-elect", "--log-level=debug"},
+			reason: "everything", args: []string{"--namespace=a", "--sidecar-image=proxy:1", "--metrics-bind-address=0", "--health-probe-bind-address=:1", "--webhook-port=65535", "--leader-elect", "--drain-delay=1m", "--log-level=debug"},
 			want: with(func(c *Config) {
 				c.Namespace, c.MetricsAddress, c.ProbeAddress, c.WebhookPort, c.LeaderElection, c.LogLevel = "a", "0", ":1", 65535, true, slog.LevelDebug
+				c.DrainDelay = time.Minute
 			}),
 		},
 		{reason: "no namespace", args: []string{"--sidecar-image=proxy:1"}, fails: "POD_NAMESPACE"},
 		{reason: "no image", args: []string{"--namespace=a"}, fails: "--sidecar-image"},
+		{reason: "a negative delay", args: []string{"--namespace=a", "--sidecar-image=b", "--drain-delay=-1s"}, fails: "is negative"},
 		{reason: "port 0", args: []string{"--namespace=a", "--sidecar-image=b", "--webhook-port=0"}, fails: "not a port number"},
 		{reason: "one port too many", args: []string{"--namespace=a", "--sidecar-image=b", "--webhook-port=65536"}, fails: "not a port number"},
 		{reason: "another command", args: []string{"--namespace=a", "--sidecar-image=b", "serve"}, fails: `"serve"`},

@@ -56,7 +56,7 @@ const (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// operate runs the operator until ctx ends.
+// operate runs the operator until ctx ends, and then until its webhooks have no callers left.
 func operate(ctx context.Context, c Config, out io.Writer) error {
 	handler := slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.LogLevel})
 	slog.SetDefault(slog.New(handler))
@@ -68,7 +68,10 @@ func operate(ctx context.Context, c Config, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("find cluster: %w", err)
 	}
-	keeper, mgr, err := newManager(kubeconfig, c)
+	server := &drainingServer{}
+	ctx, cancel := server.outlive(ctx, c.DrainDelay)
+	defer cancel()
+	keeper, mgr, err := newManager(kubeconfig, c, server)
 	if err != nil {
 		return err
 	}
@@ -77,6 +80,9 @@ func operate(ctx context.Context, c Config, out io.Writer) error {
 		return err
 	}
 	defer stores.Close()
+	if err := mgr.AddReadyzCheck("draining", server.Check); err != nil {
+		return fmt.Errorf("set up manager: %w", err)
+	}
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run manager: %w", err)
 	}
@@ -84,13 +90,13 @@ func operate(ctx context.Context, c Config, out io.Writer) error {
 }
 
 // newManager returns a manager that serves webhooks with the keeper's certificate, but does nothing yet.
-func newManager(kubeconfig *rest.Config, c Config) (*certificate.Keeper, ctrl.Manager, error) {
+func newManager(kubeconfig *rest.Config, c Config, server *drainingServer) (*certificate.Keeper, ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, nil, fmt.Errorf("build scheme: %w", err)
 	}
 	var keeper *certificate.Keeper
-	server := webhook.NewServer(webhook.Options{Port: c.WebhookPort, TLSOpts: []func(*tls.Config){func(t *tls.Config) {
+	server.Server = webhook.NewServer(webhook.Options{Port: c.WebhookPort, TLSOpts: []func(*tls.Config){func(t *tls.Config) {
 		t.MinVersion, t.GetCertificate = tls.VersionTLS13, keeper.GetCertificate
 	}}})
 	mgr, err := ctrl.NewManager(kubeconfig, ctrl.Options{

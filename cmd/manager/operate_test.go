@@ -128,7 +128,7 @@ func TestOperator(t *testing.T) {
 	go func() {
 		ended <- run(ctx, []string{
 			"--namespace=idempotency-system", "--sidecar-image=proxy:1", "--leader-elect", "--metrics-bind-address=127.0.0.1:" + freePort(t),
-			"--health-probe-bind-address=127.0.0.1:" + probes, "--webhook-port=" + freePort(t),
+			"--health-probe-bind-address=127.0.0.1:" + probes, "--webhook-port=" + freePort(t), "--drain-delay=0s",
 		}, os.Getenv, out)
 	}()
 	wait(t, ended, func() error { return ready(ctx, "http://127.0.0.1:"+probes+"/readyz") })
