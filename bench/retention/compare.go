@@ -51,7 +51,7 @@ func (b *bench) compare(ctx context.Context) error {
 
 // pass maintains the keyspace that is retired.
 func (b *bench) pass(ctx context.Context) error {
-	report, err := retention.Run(ctx, b.admin.Catalogue(retired), retention.Settings{CreateAhead: 7}, clock{})
+	report, err := retention.Run(ctx, b.admin.Catalogue(retired), retention.Settings{CreateAhead: 7}, retention.SystemClock{})
 	if err == nil && !report.Ready() {
 		err = fmt.Errorf("pass left problems: %v", report.Problems)
 	}
@@ -111,7 +111,7 @@ func (b *bench) retire(ctx context.Context, part retention.Partition, r *round) 
 	}
 	defer func() { _ = callers.stop() }()
 	start := time.Now()
-	if err := (clock{}).Wait(ctx, b.quiet); err != nil {
+	if err := (retention.SystemClock{}).Wait(ctx, b.quiet); err != nil {
 		return err
 	}
 	quiet := callers.between(start, time.Now())
@@ -125,7 +125,7 @@ func (b *bench) retire(ctx context.Context, part retention.Partition, r *round) 
 	}
 	r.retire = time.Since(start)
 	// Latencies of the drop and of the second after it: the drop alone is too short for a percentile.
-	if err := (clock{}).Wait(ctx, time.Second); err != nil {
+	if err := (retention.SystemClock{}).Wait(ctx, time.Second); err != nil {
 		return err
 	}
 	during := callers.between(start, time.Now())

@@ -116,17 +116,3 @@ func median[T cmp.Ordered](values []T) T {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/2]
 }
-
-// clock is the machine's, which the server shares.
-type clock struct{}
-
-func (clock) Now() time.Time { return time.Now() }
-
-func (clock) Wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

@@ -68,7 +68,7 @@ func (b *bench) many(ctx context.Context) error {
 	}
 	defer pool.Close()
 	run := func(name string, count int) error {
-		report, err := retention.Run(ctx, postgres.NewCatalogue(pool, "idempotency", name), settings(), clock{})
+		report, err := retention.Run(ctx, postgres.NewCatalogue(pool, "idempotency", name), settings(), retention.SystemClock{})
 		if err == nil && (!report.Ready() || len(report.Created) != count || len(report.Dropped) != count) {
 			err = fmt.Errorf("%d created, %d dropped, problems %v", len(report.Created), len(report.Dropped), report.Problems)
 		}

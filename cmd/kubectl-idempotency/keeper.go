@@ -55,7 +55,7 @@ func (k *keeper) prepare(ctx context.Context, say func(string, ...any)) error {
 }
 
 func (k *keeper) pass(ctx context.Context) (retention.Report, error) {
-	report, err := retention.Run(ctx, k.admin.Catalogue(k.keyspace), k.settings, systemClock{})
+	report, err := retention.Run(ctx, k.admin.Catalogue(k.keyspace), k.settings, retention.SystemClock{})
 	if err != nil {
 		return report, fmt.Errorf("maintain partitions of %s: %w", k.keyspace, err)
 	}
@@ -78,21 +78,5 @@ func (k *keeper) maintain(ctx context.Context, sidecar *sidecar, say func(string
 				say("%v", err)
 			}
 		}
-	}
-}
-
-// systemClock is the machine's.
-type systemClock struct{}
-
-func (systemClock) Now() time.Time { return time.Now() }
-
-func (systemClock) Wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

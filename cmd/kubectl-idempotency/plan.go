@@ -26,7 +26,7 @@ func newPlan(s streams) *cobra.Command {
 			}
 			defer db.admin.Close()
 			settings := retention.Settings{CreateAhead: int(db.policy.Spec.Retention.CreateAhead)}
-			state, plan, err := retention.Preview(cmd.Context(), db.admin.Catalogue(db.keyspace), settings, systemClock{})
+			state, plan, err := retention.Preview(cmd.Context(), db.admin.Catalogue(db.keyspace), settings, retention.SystemClock{})
 			if err != nil {
 				return fmt.Errorf("plan partitions of %s: %w", db.keyspace, err)
 			}

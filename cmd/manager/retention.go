@@ -78,14 +78,14 @@ func maintain(ctx context.Context, args []string, out io.Writer) error {
 	}
 	defer admin.Close()
 	catalogue, settings := admin.Catalogue(m.Keyspace), retention.Settings{CreateAhead: m.CreateAhead}
-	_, plan, err := retention.Preview(ctx, catalogue, settings, machineClock{})
+	_, plan, err := retention.Preview(ctx, catalogue, settings, retention.SystemClock{})
 	if err != nil {
 		return fmt.Errorf("plan: %w", err)
 	}
 	if err := printPlan(out, plan); err != nil || m.DryRun {
 		return err
 	}
-	report, err := retention.Run(ctx, catalogue, settings, machineClock{})
+	report, err := retention.Run(ctx, catalogue, settings, retention.SystemClock{})
 	if err != nil {
 		return fmt.Errorf("maintain keyspace %s: %w", m.Keyspace, err)
 	}
@@ -123,20 +123,4 @@ func printReport(out io.Writer, report retention.Report) error {
 		fmt.Fprintf(out, "%s %s: %s\n", problem.Reason, problem.Relation, problem.Message)
 	}
 	return fmt.Errorf("%d problems are left", len(report.Problems))
-}
-
-// machineClock is the machine's.
-type machineClock struct{}
-
-func (machineClock) Now() time.Time { return time.Now() }
-
-func (machineClock) Wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -38,19 +38,6 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-type clock struct{}
-
-func (clock) Now() time.Time { return time.Now() }
-
-func (clock) Wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
 // world is a keyspace on a real database and an app, for proxies to come and go.
 type world struct {
 	t   *testing.T
@@ -85,7 +72,7 @@ func newWorld(t *testing.T, app http.HandlerFunc, change ...func(*proxyconfig.Co
 	defer admin.Close()
 	must(t, admin.Migrate(ctx))
 	must(t, admin.EnsureKeyspace(ctx, config.Keyspace, ""))
-	_, err = retention.Run(ctx, admin.Catalogue(config.Keyspace), retention.Settings{CreateAhead: 1}, clock{})
+	_, err = retention.Run(ctx, admin.Catalogue(config.Keyspace), retention.Settings{CreateAhead: 1}, retention.SystemClock{})
 	must(t, err)
 	w.app = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		n := w.n.Add(1)
