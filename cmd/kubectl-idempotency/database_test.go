@@ -17,6 +17,7 @@ import (
 	"github.com/idempotency-dev/operator/internal/keystore"
 	"github.com/idempotency-dev/operator/internal/keystore/postgres"
 	"github.com/idempotency-dev/operator/internal/localpg/pgtest"
+	"github.com/idempotency-dev/operator/internal/proxy"
 )
 
 // fixture is the sample policy's keyspace in a fresh database, and a store as a sidecar has it.
@@ -294,7 +295,7 @@ func TestSharedClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.flags[1] = writeFile(t, strings.Replace(string(sample), "header: X-Client-Id", "shared: {}", 1))
-	f.unknown(t, sharedClient, "k")
+	f.unknown(t, proxy.SharedClient, "k")
 	if got := f.execute(t, "inspect", "k"); !strings.Contains(got.out, "Unknown") {
 		t.Errorf("inspect without --client: %+v", got)
 	}

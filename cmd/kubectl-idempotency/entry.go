@@ -15,10 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/idempotency-dev/operator/internal/keystore/postgres"
+	"github.com/idempotency-dev/operator/internal/proxy"
 )
-
-// sharedClient is what the sidecar records as the client of a policy with client.shared.
-const sharedClient = "*"
 
 // entryFlags name one entry of a target.
 type entryFlags struct {
@@ -50,7 +48,7 @@ func (db *database) entry(ctx context.Context, client, key string) (postgres.Ent
 		if db.policy.Spec.Client.Shared == nil {
 			return postgres.Entry{}, errors.New("entries belong to clients: --client is needed")
 		}
-		client = sharedClient
+		client = proxy.SharedClient
 	}
 	entry, err := db.admin.Inspect(ctx, db.keyspace, client, key)
 	if errors.Is(err, postgres.ErrNoEntry) {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// sharedClient is everyone's name under client type Shared. No header may hold it.
-	sharedClient = "*"
+	// SharedClient is everyone's name under client type Shared. No header may hold it.
+	SharedClient = "*"
 	// authorizationPrefix is followed by the SHA-256 of the Authorization header, hexadecimal. No header may begin with it.
 	authorizationPrefix = "authorization:"
 	maxClient           = 512
@@ -72,7 +72,7 @@ func (id *identity) trusts(peer string) bool {
 func (id *identity) of(r *http.Request) (string, error) {
 	switch id.Type {
 	case "Shared":
-		return sharedClient, nil
+		return SharedClient, nil
 	case "Authorization":
 		values := r.Header["Authorization"]
 		if len(values) != 1 || values[0] == "" {
@@ -91,7 +91,7 @@ func (id *identity) of(r *http.Request) (string, error) {
 }
 
 func validClient(name string) bool {
-	if name == "" || len(name) > maxClient || name == sharedClient || strings.HasPrefix(name, authorizationPrefix) {
+	if name == "" || len(name) > maxClient || name == SharedClient || strings.HasPrefix(name, authorizationPrefix) {
 		return false
 	}
 	return !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' })
