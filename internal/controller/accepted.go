@@ -92,6 +92,12 @@ func older(a, b *v1alpha1.IdempotencyPolicy) bool {
 	return a.Name < b.Name
 }
 
+// conflicted: an older policy has pods that this one selects. What holds for the pods that are left is not the whole truth.
+func (p *pass) conflicted() bool {
+	c := p.condition(v1alpha1.ConditionAccepted)
+	return c != nil && c.Reason == v1alpha1.ReasonConflicted
+}
+
 // keyspaceTaken turns what the store said into a condition that belongs to the policy.
 func (p *pass) keyspaceTaken() {
 	p.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonKeyspaceTaken,

@@ -56,6 +56,9 @@ func TestAcceptedConflicted(t *testing.T) {
 	if message := w.await("second", v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonConflicted); !strings.Contains(message, `"first"`) {
 		t.Errorf("the message %q does not name the winner", message)
 	}
+	// What it has no pods for it does not claim to have done.
+	w.await("second", v1alpha1.ConditionInjected, metav1.ConditionUnknown, v1alpha1.ReasonNotAccepted)
+	w.await("second", v1alpha1.ConditionTrafficEnforced, metav1.ConditionUnknown, v1alpha1.ReasonNotAccepted)
 	w.await("third", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady)
 
 	// A pod that both select makes a conflict of two selectors that differ.

@@ -36,6 +36,8 @@ func (r *Policies) injected(p *pass) {
 		no(v1alpha1.ReasonUnsupported, "%d of %d pods cannot carry the sidecar: %s", counts.Unsupported, counts.Matched, refusals[0])
 	case counts.Outdated > 0:
 		no(v1alpha1.ReasonRolloutPending, "%d of %d pods carry a sidecar that is not the current one: restart their workloads, such as by kubectl rollout restart.", counts.Outdated, counts.Matched)
+	case p.conflicted():
+		p.set(v1alpha1.ConditionInjected, metav1.ConditionUnknown, v1alpha1.ReasonNotAccepted, "Pods that an older policy selects, too, are not this policy's.")
 	case counts.Matched == 0:
 		p.set(v1alpha1.ConditionInjected, metav1.ConditionTrue, v1alpha1.ReasonNoPods, "No pod is selected.")
 	default:

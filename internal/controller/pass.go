@@ -14,9 +14,10 @@ import (
 )
 
 const (
-	// probeHealthy and probeUnhealthy are how often a store is looked at again.
+	// probeHealthy and probeUnhealthy are how often a store is looked at again. That it recovered is noticed within 10 seconds: after
+	// probeUnhealthy, unhealthyShared and askTimeout at most.
 	probeHealthy   = 30 * time.Second
-	probeUnhealthy = 9 * time.Second
+	probeUnhealthy = 5 * time.Second
 	// maxMessage keeps a condition readable. The API server's own bound is 32 KiB.
 	maxMessage = 1024
 )

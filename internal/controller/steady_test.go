@@ -89,9 +89,11 @@ func (s *Stores) expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, open := range s.open {
-		open.mu.Lock()
-		open.probed = open.probed.Add(-2 * probeShared)
-		open.mu.Unlock()
+		if last := open.last.Load(); last != nil {
+			aged := *last
+			aged.at = aged.at.Add(-2 * probeShared)
+			open.last.Store(&aged)
+		}
 		open.sidecars.Clear()
 	}
 }

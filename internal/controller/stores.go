@@ -10,6 +10,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,10 +26,12 @@ import (
 )
 
 const (
-	// probeTimeout bounds everything that one pass asks of a store.
+	// probeTimeout bounds everything that one pass asks of a store, and askTimeout one probe.
 	probeTimeout = 10 * time.Second
-	// probeShared is how long the result of a probe serves every policy on the same store.
-	probeShared = 5 * time.Second
+	askTimeout   = 4 * time.Second
+	// probeShared is how long the result of a probe serves every policy on the same store, and unhealthyShared how long a bad one does.
+	probeShared     = 5 * time.Second
+	unhealthyShared = time.Second
 	// sidecarChecked is how long it is believed that the sidecar's connection string works, once that was tried.
 	sidecarChecked = 5 * time.Minute
 )
@@ -55,13 +58,18 @@ type storeID struct {
 type store struct {
 	admin *postgres.Admin
 
-	mu       sync.Mutex
-	probed   time.Time
-	health   keystore.Health
-	err      error
+	mu       sync.Mutex // held while the server is asked
 	prepared map[preparation]bool
 
-	sidecars sync.Map // of when a sidecar was last seen to work, by sidecar
+	last     atomic.Pointer[answer] // nil before the first probe
+	sidecars sync.Map               // of when a sidecar was last seen to work, by sidecar
+}
+
+// answer is what a probe came to, and when.
+type answer struct {
+	health keystore.Health
+	err    error
+	at     time.Time
 }
 
 // sidecar is a way in for sidecars.
@@ -199,18 +207,24 @@ func (s *Stores) Close() {
 	s.closing.Wait()
 }
 
-// probe asks the server how it is, unless somebody has just done so.
+// probe asks the server how it is, unless somebody has just done so. It does not wait for somebody who is asking while an earlier answer is
+// known: a server that is silent must not hold up everybody's passes.
 func (s *store) probe(ctx context.Context, clock clock.Clock) (keystore.Health, error) {
-	s.mu.Lock()
+	if !s.mu.TryLock() {
+		if last := s.last.Load(); last != nil {
+			return last.health, last.err
+		}
+		s.mu.Lock()
+	}
 	defer s.mu.Unlock()
-	if !s.probed.IsZero() && clock.Since(s.probed) < probeShared {
-		return s.health, s.err
+	if last := s.last.Load(); last != nil && clock.Since(last.at) < last.shared() {
+		return last.health, last.err
 	}
 	health, err := s.ask(ctx, clock)
 	if err != nil && ctx.Err() != nil && !errors.Is(err, keystore.ErrUnreachable) {
 		return health, err
 	}
-	s.health, s.err, s.probed = health, err, clock.Now()
+	s.last.Store(&answer{health: health, err: err, at: clock.Now()})
 	if err != nil {
 		// What comes back may be another database, restored or made anew, and settings that were mended hold for new connections only.
 		clear(s.prepared)
@@ -219,13 +233,26 @@ func (s *store) probe(ctx context.Context, clock clock.Clock) (keystore.Health, 
 	return health, err
 }
 
+// shared is how long the answer serves others.
+func (a *answer) shared() time.Duration {
+	if a.err != nil {
+		return unhealthyShared
+	}
+	return probeShared
+}
+
 // ask probes, and brings the schema up to date first where that is what is wrong.
 func (s *store) ask(ctx context.Context, clock clock.Clock) (keystore.Health, error) {
-	health, err := s.admin.Probe(ctx, clock)
-	if errors.Is(err, keystore.ErrUnreachable) {
+	probe := func() (keystore.Health, error) {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		return s.admin.Probe(ctx, clock)
+	}
+	health, err := probe()
+	if last := s.last.Load(); errors.Is(err, keystore.ErrUnreachable) && (last == nil || last.err == nil) {
 		// A connection that an earlier probe left in the pool says nothing about the server: it may have restarted since.
 		s.admin.Reset()
-		health, err = s.admin.Probe(ctx, clock)
+		health, err = probe()
 	}
 	if !errors.Is(err, keystore.ErrSchemaOutdated) {
 		return health, err
@@ -236,7 +263,7 @@ func (s *store) ask(ctx context.Context, clock clock.Clock) (keystore.Health, er
 	// A schema that had to be made may stand where another one was lost, with all its keyspaces.
 	clear(s.prepared)
 	s.sidecars.Clear()
-	return s.admin.Probe(ctx, clock)
+	return probe()
 }
 
 // prepare does what a policy needs in the database, if that has not been done since the store was last unhealthy.

@@ -40,6 +40,8 @@ func (r *Policies) traffic(ctx context.Context, p *pass) error {
 			message = fmt.Sprintf("%s (and %d more)", message, more)
 		}
 		p.set(v1alpha1.ConditionTrafficEnforced, metav1.ConditionFalse, v1alpha1.ReasonBypassed, message)
+	case p.conflicted():
+		p.set(v1alpha1.ConditionTrafficEnforced, metav1.ConditionUnknown, v1alpha1.ReasonNotAccepted, "Ways to pods that an older policy selects, too, are not this policy's.")
 	case p.status.Pods != nil && p.status.Pods.Matched == 0:
 		p.set(v1alpha1.ConditionTrafficEnforced, metav1.ConditionTrue, v1alpha1.ReasonNoPods, "No pod is selected.")
 	default:
