@@ -134,7 +134,7 @@ const (
 	Mismatch
 	// Completed: the answer is recorded, in Decision.Answer.
 	Completed
-	// InFlight: a live holder is executing.
+	// InFlight: a live holder is executing, or a transaction of the app, still open, has recorded the answer. Told in a moment, without waiting for it.
 	InFlight
 	// Unknown: an earlier execution may have taken effect.
 	Unknown
@@ -147,7 +147,8 @@ type Decision struct {
 	Seed [16]byte
 	// Answer is set for Completed.
 	Answer *Answer
-	// LeaseRemaining is how long the holder counts as alive if it says nothing more. Set for InFlight.
+	// LeaseRemaining is how long the holder counts as alive if it says nothing more. Set for InFlight; zero: the app's transaction decides, and an
+	// earlier call with the same Token, whose answer was lost, may still be given the reservation.
 	LeaseRemaining time.Duration
 	// Since is how long ago, by the server, the entry was reserved. Set for InFlight and Unknown.
 	Since time.Duration

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/idempotency-dev/operator/internal/keystore"
 )
 
 // errEnding ends what is in flight when this process has to end.
@@ -81,7 +83,8 @@ func (x *exchange) outgoing(ctx context.Context, seed [16]byte) *http.Request {
 	u.Scheme, u.Host, u.User = x.proxy.upstream.url.Scheme, x.proxy.upstream.url.Host, nil
 	header := endToEnd(x.r.Header)
 	header.Del("Expect") // the body is here already
-	header[headerReservation] = []string{x.question.Token.String()}
+	held := keystore.Ownership{Client: x.client, Key: x.key, Token: x.question.Token}
+	header[headerReservation] = []string{held.Text(x.generation.config.Keyspace)}
 	header[headerSeed] = []string{formatUUID(seed)}
 	if strings.EqualFold(x.r.Header.Get("Te"), "trailers") {
 		header.Set("Te", "trailers") // gRPC servers insist on it, and trailers do pass

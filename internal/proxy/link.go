@@ -141,8 +141,12 @@ func (l *link) reserve(ctx context.Context, r keystore.Reservation) (d keystore.
 	defer l.metrics.observe(l.metrics.reserve)()
 	r.Holder, r.Lease = l.holder, l.lease
 	err = l.call(ctx, "reserve", func(ctx context.Context) (err error) {
-		if d, err = l.store.Reserve(ctx, r); err != nil && ctx.Err() == nil {
+		d, err = l.store.Reserve(ctx, r)
+		if first := err; first != nil && ctx.Err() == nil {
 			d, err = l.store.Reserve(ctx, r)
+			if err == nil && d.Outcome == keystore.InFlight && d.LeaseRemaining == 0 {
+				return first // it may still be given what this request would never know of
+			}
 		}
 		return err
 	})

@@ -43,9 +43,12 @@ func granted() map[string]string {
 	}
 }
 
-// withheld lists the functions of a keyspace that only the operator's role calls.
+// withheld lists the functions of a keyspace that only the operator's role calls, or functions that have its rights.
 func withheld() map[string]string {
-	return map[string]string{"settle": "text, text, uuid, boolean, text, integer, bytea, bytea"}
+	return map[string]string{
+		"settle": "text, text, uuid, boolean, text, integer, bytea, bytea",
+		"record": "text, text, uuid, integer, bytea, bytea",
+	}
 }
 
 // shared lists the functions for all keyspaces that a sidecar calls.

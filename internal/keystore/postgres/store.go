@@ -6,6 +6,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
@@ -105,10 +106,13 @@ func (s *Store) Reserve(ctx context.Context, r keystore.Reservation) (keystore.D
 	args := []any{
 		r.Client, r.Key, r.Fingerprint[:], [16]byte(r.Token), [16]byte(r.Holder), r.Lease, r.Window, r.Route, r.TakeOver, false,
 	}
-	_, err := s.call(ctx, s.sql.reserve, args, d.fields()...)
+	repeated, err := s.call(ctx, s.sql.reserve, args, d.fields()...)
 	if codeOf(err) == noPartition {
 		args[len(args)-1] = true
-		_, err = s.call(ctx, s.sql.reserve, args, d.fields()...)
+		repeated, err = s.call(ctx, s.sql.reserve, args, d.fields()...)
+	}
+	if err == nil && repeated && d.locked() {
+		err = errLocked // the earlier attempt may be what holds the entry, or waits for it
 	}
 	if err != nil {
 		return keystore.Decision{}, unavailable(ctx, "reserve", err)
@@ -200,6 +204,12 @@ type decision struct {
 func (d *decision) fields() []any {
 	return []any{&d.outcome, &d.seed, &d.tombstone, &d.status, &d.header, &d.body, &d.leaseRemaining, &d.since}
 }
+
+// errLocked: whether an earlier attempt has taken effect shows when the entry's lock is free again.
+var errLocked = errors.New("entry is locked")
+
+// locked says that the decision was made without the entry's lock, since another transaction had it for too long.
+func (d *decision) locked() bool { return d.outcome == keystore.InFlight && d.leaseRemaining == nil }
 
 func (d *decision) decode() (keystore.Decision, error) {
 	out := keystore.Decision{Outcome: d.outcome, Seed: d.seed.Bytes, LeaseRemaining: microseconds(d.leaseRemaining), Since: microseconds(d.since)}

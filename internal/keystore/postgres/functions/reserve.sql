@@ -20,7 +20,14 @@ DECLARE
     d           {{schema}}.decision;
 BEGIN
     PERFORM {{schema}}.enter();
-    PERFORM pg_advisory_xact_lock({{lock}});
+    IF NOT pg_try_advisory_xact_lock({{lock}}) AND NOT {{schema}}.lock_entry({{lock}}) THEN
+        -- A transaction of the app is about to complete the entry, or not. What it may yet commit is not to be taken over. When is not known.
+        now_at := {{schema}}.now_();
+        SELECT t.fingerprint, t.reserved_at INTO e FROM {{schema}}.{{parent}} t WHERE t.client = p_client AND t.key = p_key AND {{honoured}};
+        d.outcome := CASE WHEN e.fingerprint <> p_fingerprint THEN {{Mismatch}} ELSE {{InFlight}} END;
+        d.since := {{schema}}.microseconds(now_at - e.reserved_at);
+        RETURN d;
+    END IF;
     now_at := {{schema}}.now_();
     SELECT k.newest_bucket INTO newest FROM {{schema}}.keyspaces k WHERE k.relation = '{{relation}}';
     SELECT t.bucket, t.fingerprint, t.state, t.token, t.holder, t.seed, t.attempts, t.reserved_at, t.expires_at, t.tombstone, t.status, t.header, t.body
