@@ -29,6 +29,8 @@ func unfitForIdentity(name string) string {
 	switch name {
 	case "Authorization", "Proxy-Authorization", "Cookie":
 		return "its value is a secret and would be stored: name another header (for the client there is authorization: {}, which stores a hash)"
+	case "Host":
+		return "this header says where the request goes, not from whom it is or what for: name another"
 	}
 	return unfitForRequest(name)
 }
@@ -36,7 +38,7 @@ func unfitForIdentity(name string) string {
 // unfitForRequest says why a request header does not say the same on every attempt, or never reaches the sidecar.
 func unfitForRequest(name string) string {
 	switch name {
-	case "Host", "Content-Length", "Expect":
+	case "Content-Length", "Expect":
 		return "this header describes the connection or the message, not the intention: name another"
 	case "Idempotency-Reservation", "Idempotency-Seed":
 		return "the sidecar sets this header itself and drops what clients send: name another"

@@ -47,19 +47,19 @@ func validateRoutes(at *field.Path, spec v1alpha1.IdempotencyPolicySpec) field.E
 			errs = append(errs, field.Duplicate(at.Index(i).Child("name"), route.Name))
 		}
 		names[route.Name] = true
-		errs = append(errs, validateRoute(at.Index(i), route, spec.Client.Header)...)
+		errs = append(errs, validateRoute(at.Index(i), route, spec)...)
 	}
 	return append(errs, validateOverlap(at, spec.Routes)...)
 }
 
-func validateRoute(at *field.Path, r v1alpha1.Route, clientHeader string) field.ErrorList {
+func validateRoute(at *field.Path, r v1alpha1.Route, spec v1alpha1.IdempotencyPolicySpec) field.ErrorList {
 	var errs field.ErrorList
 	for _, message := range validation.IsDNS1123Label(r.Name) {
 		errs = append(errs, field.Invalid(at.Child("name"), r.Name, message))
 	}
 	errs = append(errs, validateMethods(at.Child("methods"), r.Methods)...)
 	errs = append(errs, validatePath(at.Child("path"), r.Path)...)
-	errs = append(errs, validateKey(at.Child("key"), r.Key, clientHeader)...)
+	errs = append(errs, validateKey(at.Child("key"), r.Key, spec.Client.Header)...)
 	if r.Window != "" {
 		errs = append(errs, validateWindow(at.Child("window"), r.Window)...)
 	}
@@ -67,7 +67,23 @@ func validateRoute(at *field.Path, r v1alpha1.Route, clientHeader string) field.
 	errs = append(errs, validateInFlight(at.Child("inFlight"), r.InFlight)...)
 	errs = append(errs, validateUnknown(at, r)...)
 	errs = append(errs, validateResponses(at.Child("responses"), r.Responses)...)
-	return append(errs, validateDuration(at.Child("timeout"), r.Timeout, minTimeout, maxTimeout, "a timeout is between 1ms and 1h")...)
+	return append(errs, validateTimeout(at, r, spec.Retention.Window)...)
+}
+
+// validateTimeout refuses a window that could be over while the app still works: a retry would then find nothing. window is that of routes which name none.
+func validateTimeout(at *field.Path, r v1alpha1.Route, window v1alpha1.Duration) field.ErrorList {
+	errs := validateDuration(at.Child("timeout"), r.Timeout, minTimeout, maxTimeout, "a timeout is between 1ms and 1h")
+	named := "retention.window"
+	if r.Window != "" {
+		window, named = r.Window, "window"
+	}
+	timeout, err := r.Timeout.Parse()
+	honoured, windowErr := window.Parse()
+	if err == nil && windowErr == nil && honoured >= minWindow && honoured < timeout {
+		errs = append(errs, field.Invalid(at.Child("timeout"), string(r.Timeout), fmt.Sprintf(
+			"the app may take longer than the entry is honoured, %s (%s), and a retry after that would execute again: write a shorter timeout or a longer window", window, named)))
+	}
+	return errs
 }
 
 func validateMethods(at *field.Path, methods []v1alpha1.Method) field.ErrorList {

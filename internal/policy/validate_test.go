@@ -127,7 +127,7 @@ func TestValidateClient(t *testing.T) {
 		{"an address is no range", set(v1alpha1.Client{Header: "X-Client-Id", TrustedCIDRs: []string{"10.0.0.1"}}), []string{"spec.client.trustedCIDRs[0]"}, "10.0.0.0/8"},
 		{"no token", set(v1alpha1.Client{Header: "X Client"}), []string{"spec.client.header"}, "name of an HTTP header"},
 		{"a credential would be stored", set(v1alpha1.Client{Header: "authorization"}), []string{"spec.client.header"}, "authorization: {}"},
-		{"a header that no handler sees", set(v1alpha1.Client{Header: "Host"}), []string{"spec.client.header"}, "name another"},
+		{"a header that names no client", set(v1alpha1.Client{Header: "Host"}), []string{"spec.client.header"}, "name another"},
 		{"a header of the hop", set(v1alpha1.Client{Header: "connection"}), []string{"spec.client.header"}, "next hop"},
 		{"a header of the sidecar's", set(v1alpha1.Client{Header: "Idempotency-Seed"}), []string{"spec.client.header"}, "sets this header itself"},
 		{"the key's own header", set(v1alpha1.Client{Header: "idempotency-key"}), []string{"spec.routes[0].key.header"}, "holds the client already"},
@@ -180,6 +180,11 @@ func TestValidateRoute(t *testing.T) {
 		{"the shortest timeout", timeout("1ms"), nil, ""},
 		{"the longest timeout", timeout("1h"), nil, ""},
 		{"no time at all", timeout("0s"), []string{"spec.routes[0].timeout"}, "between 1ms and 1h"},
+		{"a timeout of the whole window", change(func(r *v1alpha1.Route) { r.Window, r.Timeout = "1m", "1m" }), nil, ""},
+		{"a timeout beyond the route's window", change(func(r *v1alpha1.Route) { r.Window, r.Timeout = "1m", "1m1ms" }), []string{"spec.routes[0].timeout"}, "1m (window)"},
+		{"a timeout beyond the policy's window", func(s *v1alpha1.IdempotencyPolicySpec) {
+			s.Retention.Window, s.Routes[0].Window, s.Routes[0].Timeout = "1m", "", "61s"
+		}, []string{"spec.routes[0].timeout"}, "1m (retention.window)"},
 		{"over the longest timeout", timeout("1h1ms"), []string{"spec.routes[0].timeout"}, "between 1ms and 1h"},
 		{"the longest wait", wait("Wait", "60s"), nil, ""},
 		{"over the longest wait", wait("Wait", "60s1ms"), []string{"spec.routes[0].inFlight.maxWait"}, "60s"},
@@ -223,6 +228,7 @@ func TestValidateRouteContent(t *testing.T) {
 			r.Fingerprint = v1alpha1.Fingerprint{CanonicalJSON: new(false), Ignore: []string{"/a"}}
 		}), []string{"spec.routes[0].fingerprint.ignore"}, "canonicalJSON"},
 		{"a fingerprint header", change(func(r *v1alpha1.Route) { r.Fingerprint.Headers = []string{"X-Tenant"} }), nil, ""},
+		{"the host", change(func(r *v1alpha1.Route) { r.Fingerprint.Headers = []string{"host"} }), nil, ""},
 		{"a fingerprint header of the message", change(func(r *v1alpha1.Route) { r.Fingerprint.Headers = []string{"content-length"} }), []string{"spec.routes[0].fingerprint.headers[0]"}, "intention"},
 
 		{"Reconcile with its path", unknown("Reconcile", "/reconcile"), nil, ""},

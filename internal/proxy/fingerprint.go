@@ -31,7 +31,7 @@ func (rt *route) fingerprint(r *http.Request, body *spooled) keystore.Fingerprin
 	h.list(r.Header["Content-Encoding"])
 	for _, name := range rt.FingerprintHeaders {
 		h.add(name)
-		h.list(r.Header[name])
+		h.list(field(r, name))
 	}
 	form, digest := "raw", body.digest
 	if rt.CanonicalJSON && isJSON(mediaType) && len(r.Header["Content-Encoding"]) == 0 {
@@ -44,6 +44,14 @@ func (rt *route) fingerprint(r *http.Request, body *spooled) keystore.Fingerprin
 	h.add(form)
 	h.add(string(digest[:]))
 	return keystore.Fingerprint(h.Sum(nil))
+}
+
+// field is the values of a request's header field. Host, which net/http keeps apart, is one of them, and its case does not count.
+func field(r *http.Request, name string) []string {
+	if name == "Host" {
+		return []string{strings.ToLower(r.Host)}
+	}
+	return r.Header[name]
 }
 
 // parts hashes strings, each behind its length, and lists, each behind its count.

@@ -207,3 +207,24 @@ func decodeNumbers(t *testing.T, document []byte) (value any) {
 	must(t, decoder.Decode(&value))
 	return value
 }
+
+// TestHostInTheFingerprint: net/http keeps it apart from the header, and its case does not count.
+func TestHostInTheFingerprint(t *testing.T) {
+	for _, listed := range []bool{false, true} {
+		r := start(t, func(s *setup) {
+			if listed {
+				s.config.Routes[0].FingerprintHeaders = []string{"Host"}
+			}
+		})
+		post := func(host string) reply {
+			return r.raw("POST /payments HTTP/1.1\nHost: " + host + "\nX-Client-Id: alice\nIdempotency-Key: k\nContent-Length: 0\nConnection: close\n\n")
+		}
+		want(t, post("shop.example"), 201, "", false)
+		want(t, post("SHOP.example"), 201, "", true)
+		if other := post("bank.example"); listed {
+			want(t, other, 422, "key-reused", false)
+		} else {
+			want(t, other, 201, "", true)
+		}
+	}
+}

@@ -120,6 +120,10 @@ func TestValidate(t *testing.T) {
 		{"routes[0].statusRules", func(c *Config) { c.Routes[0].StatusRules[100] = "Store" }},
 		{"routes[0].statusRules[422]", func(c *Config) { c.Routes[0].StatusRules[422] = "Keep" }},
 		{"routes[0].timeoutMillis", func(c *Config) { c.Routes[0].TimeoutMillis = 0 }},
+		{"routes[0].windowMillis: 60000 is shorter than timeoutMillis, 60001", func(c *Config) { c.Routes[0].WindowMillis, c.Routes[0].TimeoutMillis = 60_000, 60_001 }},
+		{"routes[0].keyHeader: Host", func(c *Config) { c.Routes[0].KeyHeader = "Host" }},
+		{"client.header: Host", func(c *Config) { c.Client.Header = "Host" }},
+		{"routes[0].fingerprintHeaders[0]: Transfer-Encoding", func(c *Config) { c.Routes[0].FingerprintHeaders[0] = "Transfer-Encoding" }},
 		{"routes[1].path", func(c *Config) {
 			other := c.Routes[0]
 			other.Name, other.Path = "other", "/{kind}/1"

@@ -72,7 +72,8 @@ func (p *problems) between(at string, millis int64, least, most time.Duration) {
 func (p *problems) client(c Client) {
 	p.oneOf("client.type", c.Type, "Header", "Authorization", "Shared")
 	if c.Type == "Header" {
-		p.header("client.header", c.Header)
+		p.requestHeader("client.header", c.Header)
+		p.check(c.Header != "Host", "client.header: Host names no client")
 	} else {
 		p.check(c.Header == "" && len(c.TrustedCIDRs) == 0, "client: header and trustedCIDRs belong to type Header")
 	}
@@ -84,6 +85,12 @@ func (p *problems) client(c Client) {
 
 func (p *problems) header(at, name string) {
 	p.check(name != "" && textproto.CanonicalMIMEHeaderKey(name) == name && validToken(name), "%s: %q is not a canonical header name", at, name)
+}
+
+// requestHeader refuses, beside what is no name, what net/http takes out of a request's header: it would never be seen.
+func (p *problems) requestHeader(at, name string) {
+	p.header(at, name)
+	p.check(name != "Transfer-Encoding" && name != "Trailer", "%s: %s ends at the sidecar", at, name)
 }
 
 // validToken is https://www.rfc-editor.org/rfc/rfc9110#section-5.6.2.
@@ -98,13 +105,14 @@ func (p *problems) route(at string, r Route) {
 		p.oneOf(fmt.Sprintf("%s.methods[%d]", at, i), method, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete)
 	}
 	p.check(strings.HasPrefix(r.Path, "/"), "%s.path: %q does not begin with /", at, r.Path)
-	p.header(at+".keyHeader", r.KeyHeader)
+	p.requestHeader(at+".keyHeader", r.KeyHeader)
+	p.check(r.KeyHeader != "Host", "%s.keyHeader: Host holds no key", at)
 	p.check(r.KeyMaxLength >= 1 && r.KeyMaxLength <= maxKey, "%s.keyMaxLength: %d is not between 1 and %d", at, r.KeyMaxLength, maxKey)
 	_, err := regexp.Compile(`^(?:` + r.KeyPattern + `)$`)
 	p.check(err == nil, "%s.keyPattern: %v", at, err)
 	p.between(at+".windowMillis", r.WindowMillis, minWindow, maxWindow)
 	for i, name := range r.FingerprintHeaders {
-		p.header(fmt.Sprintf("%s.fingerprintHeaders[%d]", at, i), name)
+		p.requestHeader(fmt.Sprintf("%s.fingerprintHeaders[%d]", at, i), name)
 	}
 	for i, pointer := range r.FingerprintIgnore {
 		p.check(strings.HasPrefix(pointer, "/"), "%s.fingerprintIgnore[%d]: %q is not a JSON pointer to a field", at, i, pointer)
@@ -126,6 +134,7 @@ func (p *problems) route(at string, r Route) {
 		p.oneOf(fmt.Sprintf("%s.statusRules[%d]", at, status), rule, "Store", "Release")
 	}
 	p.between(at+".timeoutMillis", r.TimeoutMillis, time.Millisecond, maxTimeout)
+	p.check(r.WindowMillis >= r.TimeoutMillis, "%s.windowMillis: %d is shorter than timeoutMillis, %d: a retry would execute again while the app works", at, r.WindowMillis, r.TimeoutMillis)
 }
 
 // overlap asks http.ServeMux, which the sidecar matches with, whether it takes the patterns.
