@@ -115,10 +115,15 @@ func (s *sidecar) stop() error {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-func openStore(ctx context.Context, config proxyconfig.Config, dsn string) (keystore.Store, error) {
-	store, err := postgres.Open(ctx, postgres.Config{DSN: dsn, Schema: config.Store.Schema, Keyspace: config.Keyspace})
+func openStore(ctx context.Context, config proxyconfig.Config, dsn string) (keystore.Store, string, error) {
+	c := postgres.Config{DSN: dsn, Schema: config.Store.Schema, Keyspace: config.Keyspace}
+	identity, err := postgres.Identity(c)
 	if err != nil {
-		return nil, err // not the nil store behind an interface
+		return nil, "", err
 	}
-	return store, nil
+	store, err := postgres.Open(ctx, c)
+	if err != nil {
+		return nil, "", err // not the nil store behind an interface
+	}
+	return store, identity, nil
 }

@@ -49,12 +49,17 @@ func run(ctx context.Context, args []string, env func(string) string, out io.Wri
 	return proxy.Run(ctx, settings, openStore)
 }
 
-func openStore(ctx context.Context, config proxyconfig.Config, dsn string) (keystore.Store, error) {
-	store, err := postgres.Open(ctx, postgres.Config{DSN: dsn, Schema: config.Store.Schema, Keyspace: config.Keyspace})
+func openStore(ctx context.Context, config proxyconfig.Config, dsn string) (keystore.Store, string, error) {
+	c := postgres.Config{DSN: dsn, Schema: config.Store.Schema, Keyspace: config.Keyspace}
+	identity, err := postgres.Identity(c)
 	if err != nil {
-		return nil, err // not the nil store behind an interface
+		return nil, "", err
 	}
-	return store, nil
+	store, err := postgres.Open(ctx, c)
+	if err != nil {
+		return nil, "", err // not the nil store behind an interface
+	}
+	return store, identity, nil
 }
 
 func versionLine() string {

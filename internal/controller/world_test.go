@@ -116,19 +116,15 @@ func (w *world) run(clk clock.Clock, whole bool) {
 		Client: mgr.GetClient(), Events: mgr.GetEventRecorder("idempotency-operator"), Stores: w.stores, Reports: w.passes, Clock: clk,
 		SidecarImage: sidecarImage, ClusterID: "this-cluster",
 	}
-	policies.Sidecars = NewSidecars()
-	if err := policies.Sidecars.SetupWithManager(mgr); err != nil {
-		w.t.Fatal(err)
-	}
-	wakes := []<-chan event.GenericEvent{policies.Sidecars.Wake()}
+	var wake <-chan event.GenericEvent
 	if whole {
 		cleanup := NewCleanup(mgr.GetClient(), policies.Events, w.stores, clk)
 		if err := cleanup.SetupWithManager(mgr); err != nil {
 			w.t.Fatal(err)
 		}
-		policies.Reports, wakes = cleanup, append(wakes, cleanup.Wake())
+		policies.Reports, wake = cleanup, cleanup.Wake()
 	}
-	if err := policies.SetupWithManager(mgr, wakes...); err != nil {
+	if err := policies.SetupWithManager(mgr, wake); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

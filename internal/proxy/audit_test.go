@@ -91,7 +91,7 @@ func TestAuditRecordsLikeEnforce(t *testing.T) {
 	if diff := cmp.Diff(wantAnswer, e.answer); diff != "" {
 		t.Errorf("recorded (-want +got):\n%s", diff)
 	}
-	r.proxy.Load(sampleConfig(), nil)
+	r.proxy.Load(sampleConfig(), nil, "")
 	want(t, r.post("k", `{}`), 201, "", true)
 }
 

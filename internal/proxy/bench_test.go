@@ -50,7 +50,7 @@ func benchmark(b *testing.B, path string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p.Load(sampleConfig(), instantStore{})
+	p.Load(sampleConfig(), instantStore{}, "")
 	defer func() { _ = p.Close(context.Background()) }()
 	b.ReportAllocs()
 	i := 0

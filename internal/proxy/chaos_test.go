@@ -108,7 +108,7 @@ func chaos(t *testing.T, seed uint64) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "the journal lands", func() bool { n, _ := r.proxy.settler.journal.size(); return n == 0 })
+	eventually(t, "the journal lands", func() bool { n, _, _ := r.proxy.settler.journal.size(); return n == 0 })
 	for key, n := range book.effects {
 		if n > 1 {
 			t.Errorf("%s had %d effects", key, n)

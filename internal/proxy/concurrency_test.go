@@ -292,7 +292,7 @@ func TestPassThroughWhenTheStoreIsDown(t *testing.T) {
 func TestDoubtfulReservationIsGivenBack(t *testing.T) {
 	r := start(t)
 	lossy := &lossyStore{memStore: r.store}
-	r.proxy.Load(sampleConfig(), lossy)
+	r.proxy.Load(sampleConfig(), lossy, "two")
 	lossy.lose.Store(true)
 	want(t, r.post("k", `{}`), 503, "store-unavailable", false)
 	lossy.lose.Store(false)
@@ -320,7 +320,7 @@ func TestReloadKeepsRequestsInFlight(t *testing.T) {
 	config := sampleConfig()
 	config.Routes[0].Path = "/elsewhere"
 	next := newMemStore()
-	r.proxy.Load(config, next)
+	r.proxy.Load(config, next, "two")
 	if r.store.isClosed() {
 		t.Error("the store was closed under a request")
 	}

@@ -22,7 +22,7 @@ func (s *server) drain(ctx context.Context) error {
 	s.linger(ctx)
 	err := s.finish(ctx)
 	last := lastWords
-	if records, _ := s.proxy.settler.journal.size(); records > 0 {
+	if records, _, _ := s.proxy.settler.journal.size(); records > 0 {
 		last = max(last, s.settings.DrainTimeout) // what the store does not take now is lost with the pod's disk
 	}
 	closing, cancel := context.WithTimeout(ctx, last)

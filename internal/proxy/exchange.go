@@ -150,6 +150,7 @@ func (x *exchange) settle(op string, answer *keystore.Answer) {
 
 func (x *exchange) record(op string, answer *keystore.Answer) *record {
 	return &record{
-		Op: op, Keyspace: x.generation.config.Keyspace, Client: x.client, Key: x.key, Token: x.question.Token, Answer: answer,
+		Op: op, Keyspace: x.generation.config.Keyspace, Store: x.generation.link.identity,
+		Client: x.client, Key: x.key, Token: x.question.Token, Answer: answer,
 	}
 }

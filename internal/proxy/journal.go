@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -31,10 +32,14 @@ const (
 type record struct {
 	Op       string
 	Keyspace string
-	Client   string
-	Key      string
-	Token    keystore.Token
-	Answer   *keystore.Answer
+	// Store is the identity of the store that the reservation was made in; empty: not known.
+	Store  string
+	Client string
+	Key    string
+	Token  keystore.Token
+	Answer *keystore.Answer
+	// Doubtful: nobody knows whether there is a reservation to end.
+	Doubtful bool
 }
 
 func (r *record) ownership() keystore.Ownership {
@@ -45,33 +50,35 @@ func (r *record) ownership() keystore.Ownership {
 // cut short was never acknowledged and is dropped. What has been delivered stays in the file until all has, or the file is compacted:
 // delivering a record twice changes nothing, since the store compares tokens.
 //
-// A record that the disk does not take is held in memory, and is lost when this process is killed before the store takes it.
+// A record that the disk does not take is held in memory, and is lost when this process is killed before the store takes it. A record that cannot
+// be delivered now while others can is set aside, so that it blocks none, and waits with others of its kind for as long as there is room.
 type journal struct {
 	mu      sync.Mutex
 	file    *os.File
 	path    string
 	spare   int64        // bytes of delivered records that are cut off at once
 	end     int64        // offset behind the last whole record
-	pending []span       // undelivered records in the file, oldest first
-	held    []*held      // undelivered records that are not in the file, oldest first
+	live    int64        // bytes of undelivered records in the file
+	pending []*entry     // undelivered, oldest first
+	aside   []*entry     // set aside, oldest first
 	room    int64        // bytes that may yet be held
-	waiting atomic.Int64 // bytes from the oldest undelivered record on, and those held
+	asides  int64        // bytes that may yet be set aside
+	waiting atomic.Int64 // bytes of what is pending and never was set aside
 	wake    chan struct{}
 }
 
-type held struct {
-	*record
+// entry is where a record is.
+type entry struct {
+	offset int64 // in the file
 	length int
-}
-
-type span struct {
-	offset int64
-	length int
+	held   *record // in memory instead
+	told   bool    // the log knows that it was set aside
 }
 
 const (
 	journalName = "journal"
 	heldBytes   = 16 << 20
+	asideBytes  = 16 << 20
 )
 
 // openJournal opens or creates the journal in dir, which no other process may use.
@@ -85,7 +92,7 @@ func openJournal(dir string) (*journal, error) {
 		_ = file.Close()
 		return nil, fmt.Errorf("lock journal %s: %w", path, err)
 	}
-	j := &journal{file: file, path: path, spare: 16 << 20, room: heldBytes, wake: make(chan struct{}, 1)}
+	j := &journal{file: file, path: path, spare: 16 << 20, room: heldBytes, asides: asideBytes, wake: make(chan struct{}, 1)}
 	if err := j.load(); err != nil {
 		_ = file.Close()
 		return nil, fmt.Errorf("read journal: %w", err)
@@ -104,14 +111,14 @@ func (j *journal) load() error {
 			return err
 		}
 		if _, ok := parseRecord(line); ok {
-			j.pending = append(j.pending, span{j.end, len(line)})
+			j.queue(&entry{offset: j.end, length: len(line)})
+			j.live += int64(len(line))
 		}
 		j.end += int64(len(line))
 	}
 	if err := j.file.Truncate(j.end); err != nil {
 		return err
 	}
-	j.measure()
 	j.signal()
 	return nil
 }
@@ -148,13 +155,13 @@ func (j *journal) append(r *record) (kept bool, err error) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.signal()
 	if err := j.write(line); err != nil {
 		return j.hold(r, len(line)), fmt.Errorf("append to journal: %w", err)
 	}
-	j.pending = append(j.pending, span{j.end, len(line)})
+	j.queue(&entry{offset: j.end, length: len(line)})
 	j.end += int64(len(line))
-	j.measure()
-	j.signal()
+	j.live += int64(len(line))
 	return true, nil
 }
 
@@ -171,18 +178,26 @@ func (j *journal) hold(r *record, length int) bool {
 		return false
 	}
 	j.room -= int64(length)
-	j.held = append(j.held, &held{r, length})
-	j.measure()
-	j.signal()
+	j.queue(&entry{held: r, length: length})
 	return true
 }
 
-func (j *journal) measure() {
-	waiting := heldBytes - j.room
-	if len(j.pending) > 0 {
-		waiting += j.end - j.pending[0].offset
+func (j *journal) queue(entries ...*entry) {
+	for _, e := range entries {
+		j.pending = append(j.pending, e)
+		if !e.told {
+			j.waiting.Add(int64(e.length))
+		}
 	}
-	j.waiting.Store(waiting)
+}
+
+func (j *journal) unqueue() *entry {
+	e := j.pending[0]
+	j.pending = j.pending[1:]
+	if !e.told {
+		j.waiting.Add(-int64(e.length))
+	}
+	return e
 }
 
 func (j *journal) signal() {
@@ -192,18 +207,19 @@ func (j *journal) signal() {
 	}
 }
 
-// oldest is the next record to deliver: one that is held first, then the oldest in the file; nil when there is none.
+// oldest is the next record to deliver; nil when there is none.
 func (j *journal) oldest() (*record, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.held) > 0 {
-		return j.held[0].record, nil
-	}
 	if len(j.pending) == 0 {
 		return nil, nil
 	}
-	line := make([]byte, j.pending[0].length)
-	if _, err := j.file.ReadAt(line, j.pending[0].offset); err != nil {
+	e := j.pending[0]
+	if e.held != nil {
+		return e.held, nil
+	}
+	line := make([]byte, e.length)
+	if _, err := j.file.ReadAt(line, e.offset); err != nil {
 		return nil, fmt.Errorf("read journal: %w", err)
 	}
 	r, ok := parseRecord(line)
@@ -213,50 +229,98 @@ func (j *journal) oldest() (*record, error) {
 	return r, nil
 }
 
-// drop forgets r, which oldest has returned; nil is the oldest record in the file. Behind the last one the file is emptied.
-func (j *journal) drop(r *record) error {
+// drop forgets the record that oldest has returned. Behind the last one the file is emptied.
+func (j *journal) drop() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	defer j.measure()
-	if len(j.held) > 0 && j.held[0].record == r {
-		j.room += int64(j.held[0].length)
-		j.held = j.held[1:]
+	return j.forget(j.unqueue())
+}
+
+// setAside puts the record that oldest has returned behind all that can be delivered, until reconsider. first: it never was before. Where there is no
+// room, the oldest ones that were set aside are dropped for it.
+func (j *journal) setAside() (first bool, dropped int, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e := j.unqueue()
+	first, e.told = !e.told, true
+	j.aside = append(j.aside, e)
+	j.asides -= int64(e.length)
+	for j.asides < 0 {
+		oldest := j.aside[0]
+		j.aside = j.aside[1:]
+		j.asides += int64(oldest.length)
+		dropped++
+		err = errors.Join(err, j.forget(oldest))
+	}
+	return first, dropped, err
+}
+
+// reconsider makes what was set aside deliverable again.
+func (j *journal) reconsider() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.aside) == 0 {
+		return
+	}
+	for _, e := range j.aside {
+		j.asides += int64(e.length)
+	}
+	j.queue(j.aside...)
+	j.aside = nil
+	j.signal()
+}
+
+// forget gives back the place of an entry that is in no list any more.
+func (j *journal) forget(e *entry) error {
+	if e.held != nil {
+		j.room += int64(e.length)
 		return nil
 	}
-	j.pending = j.pending[1:]
-	if len(j.pending) > 0 {
-		return j.compact()
+	j.live -= int64(e.length)
+	if j.live == 0 {
+		j.end = 0
+		if err := j.file.Truncate(0); err != nil {
+			return fmt.Errorf("empty journal: %w", err)
+		}
+		return nil
 	}
-	j.pending, j.end = nil, 0
-	if err := j.file.Truncate(0); err != nil {
-		return fmt.Errorf("empty journal: %w", err)
-	}
-	return nil
+	return j.compact()
 }
 
 // compact cuts the delivered records off, so that a journal which is never quite empty does not grow for ever.
 func (j *journal) compact() error {
-	start := j.pending[0].offset
-	if start < j.spare {
+	if j.end-j.live < j.spare {
 		return nil
 	}
-	if err := j.rewrite(start); err != nil {
+	var filed []*entry
+	for _, e := range append(slices.Clone(j.aside), j.pending...) {
+		if e.held == nil {
+			filed = append(filed, e)
+		}
+	}
+	if err := j.rewrite(filed); err != nil {
 		return fmt.Errorf("compact journal: %w", err)
 	}
-	for i := range j.pending {
-		j.pending[i].offset -= start
+	j.end = 0
+	for _, e := range filed {
+		e.offset = j.end
+		j.end += int64(e.length)
 	}
-	j.end -= start
 	return nil
 }
 
-// rewrite puts what begins at start into a file that takes the journal's place.
-func (j *journal) rewrite(start int64) error {
+// rewrite puts the entries into a file that takes the journal's place.
+func (j *journal) rewrite(filed []*entry) error {
 	file, err := os.OpenFile(j.path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(file, io.NewSectionReader(j.file, start, j.end-start))
+	for _, e := range filed {
+		if _, copyErr := io.Copy(file, io.NewSectionReader(j.file, e.offset, int64(e.length))); copyErr != nil {
+			err = copyErr
+			break
+		}
+	}
 	err = errors.Join(err, lockFile(file), file.Sync())
 	if err == nil {
 		err = os.Rename(file.Name(), j.path)
@@ -270,11 +334,12 @@ func (j *journal) rewrite(start int64) error {
 	return nil
 }
 
-// size is the number of undelivered records, and of their bytes.
-func (j *journal) size() (records int, bytes int64) {
+// size is the number of undelivered records, those set aside among them, and of their bytes.
+func (j *journal) size() (records, aside int, bytes int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return len(j.pending) + len(j.held), j.waiting.Load()
+	bytes = heldBytes - j.room + j.live
+	return len(j.pending) + len(j.aside), len(j.aside), bytes
 }
 
 func (j *journal) close() {

@@ -188,27 +188,31 @@ func TestDoubtfulReservationOfAnUnprotectedRequest(t *testing.T) {
 		lossy.lose.Store(false)
 		eventually(t, "the outcome is unknown", func() bool { return lossy.get("alice", "k").unknown })
 		eventually(t, "the store is used again", func() bool { return !r.proxy.current.Load().link.down.Load() })
-		r.proxy.Load(sampleConfig(), nil)
+		r.proxy.Load(sampleConfig(), nil, "")
 		want(t, r.post("k", `{}`), 409, "outcome-unknown", false)
 		r.executions(1)
 	}
 }
 
-// TestBusyStoreIsNotDown: a call that waited too long for its turn says nothing of a store that answers others.
+// TestBusyStoreIsNotDown: a call that waited too long for its turn, or that fails alone, says nothing of a store that answers others.
 func TestBusyStoreIsNotDown(t *testing.T) {
 	for _, row := range []struct {
-		name           string
-		timeout, other bool
-		down           bool
+		name                  string
+		timeout, other, check bool // there is no time left, another call was answered, the store answers when it is asked
+		down                  bool
 	}{
-		{"no time left, and another was answered", true, true, false},
-		{"no time left, and nobody was answered", true, false, true},
-		{"refused at once", false, true, true},
+		{"no time left, and another was answered", true, true, false, false},
+		{"no time left, and nobody was answered", true, false, false, true},
+		{"no time left, nobody was answered, and the store says that it is there", true, false, true, false},
+		{"refused at once", false, true, false, true},
+		{"refused at once, and the store says that it is there", false, true, true, false},
 	} {
 		l := start(t).proxy.current.Load().link
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		l.store.(*memStore).failing(keystore.ErrUnavailable, "Check") // nothing looks after it
+		if !row.check {
+			l.store.(*memStore).failing(keystore.ErrUnavailable, "Check")
+		}
 		err := l.call(ctx, "reserve", func(context.Context) error {
 			if row.other {
 				must(t, l.call(context.Background(), "reserve", func(context.Context) error { return nil }))
@@ -218,8 +222,19 @@ func TestBusyStoreIsNotDown(t *testing.T) {
 			}
 			return keystore.ErrUnavailable
 		})
-		if !errors.Is(err, keystore.ErrUnavailable) || l.down.Load() != row.down {
+		if !errors.Is(err, keystore.ErrUnavailable) || errors.Is(err, errStoreBusy) == row.down || l.down.Load() != row.down {
 			t.Errorf("%s: down %v, error %v", row.name, l.down.Load(), err)
 		}
 	}
+}
+
+// TestPassThroughNeedsAnOutage: a store that fails one call and answers to Check may know the key of that call.
+func TestPassThroughNeedsAnOutage(t *testing.T) {
+	r := start(t, func(s *setup) { s.config.Store.OnUnavailable = "PassThrough" })
+	r.store.failing(keystore.ErrUnavailable, "Reserve")
+	want(t, r.post("k", `{}`), 503, "store-unavailable", false)
+	r.executions(0)
+	r.store.failing(keystore.ErrUnavailable, "Check")
+	want(t, r.post("k", `{}`), 201, "", false)
+	r.executions(1)
 }

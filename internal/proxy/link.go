@@ -5,7 +5,9 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,14 +19,16 @@ const probeInterval = 250 * time.Millisecond
 // link is one open store: it says that this process is alive, and knows when the store is down, so that requests do not queue up for timeouts.
 // It counts its users and closes the store behind the last one.
 type link struct {
-	store   keystore.Store
-	holder  keystore.Holder
-	lease   time.Duration
-	timeout time.Duration
-	metrics *metrics
-	log     *slog.Logger
+	store    keystore.Store
+	identity string // of the store; empty: not known
+	holder   keystore.Holder
+	lease    time.Duration
+	timeout  time.Duration
+	metrics  *metrics
+	log      *slog.Logger
 
 	users   atomic.Int64
+	suspect sync.Mutex   // one at a time asks whether the store is down
 	answers atomic.Int64 // of the store to calls
 	down    atomic.Bool
 	failed  chan struct{} // wakes run
@@ -33,10 +37,10 @@ type link struct {
 }
 
 // newLink opens a link with one user.
-func newLink(store keystore.Store, holder keystore.Holder, limits Limits, m *metrics, log *slog.Logger) *link {
+func newLink(store keystore.Store, identity string, holder keystore.Holder, limits Limits, m *metrics, log *slog.Logger) *link {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &link{
-		store: store, holder: holder, lease: limits.Lease, timeout: limits.StoreTimeout, metrics: m, log: log,
+		store: store, identity: identity, holder: holder, lease: limits.Lease, timeout: limits.StoreTimeout, metrics: m, log: log,
 		failed: make(chan struct{}, 1), stop: stop, done: make(chan struct{}),
 	}
 	l.users.Store(1)
@@ -103,7 +107,11 @@ func (l *link) check(ctx context.Context) {
 	}
 }
 
-// call makes one call and keeps what it says of the store. A store that answered another call in the meantime is not down, it has much to do.
+// errStoreBusy is for a call that failed or came to no end while the store answers others: that is no outage, in which PassThrough would let
+// requests through unprotected.
+var errStoreBusy = errors.New("store is busy or refuses this call")
+
+// call makes one call and keeps what it says of the store.
 func (l *link) call(ctx context.Context, operation string, call func(context.Context) error) error {
 	before := l.answers.Load()
 	err := call(ctx)
@@ -112,10 +120,31 @@ func (l *link) call(ctx context.Context, operation string, call func(context.Con
 		return err
 	}
 	l.metrics.storeErrors.WithLabelValues(operation).Inc()
-	if ctx.Err() == nil || l.answers.Load() == before {
-		l.fail(operation)
+	if l.isUp(ctx, operation, before) {
+		return fmt.Errorf("%w: %w", errStoreBusy, err)
 	}
 	return err
+}
+
+// isUp says whether the store is up all the same, after a call has failed; otherwise an outage has begun. A call that came to no end in its time while
+// others were answered says no more than that the store, or our connections to it, have much to do. Any other may have been alone in its failure, one
+// that waits for the lock of its entry among them: the store is asked.
+func (l *link) isUp(ctx context.Context, operation string, before int64) bool {
+	if ctx.Err() != nil && l.answers.Load() != before {
+		return true
+	}
+	l.suspect.Lock()
+	defer l.suspect.Unlock()
+	if l.down.Load() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
+	defer cancel()
+	if l.store.Check(ctx) == nil {
+		return true
+	}
+	l.fail(operation)
+	return false
 }
 
 // fail is the beginning of an outage.
@@ -151,6 +180,15 @@ func (l *link) reserve(ctx context.Context, r keystore.Reservation) (d keystore.
 		return err
 	})
 	return d, true, err
+}
+
+// deliver is do for a record of the journal: errRefused when the store is up and does not take it.
+func (l *link) deliver(ctx context.Context, call func(context.Context) error) error {
+	err := l.do(ctx, "journal", call)
+	if errors.Is(err, errStoreBusy) && ctx.Err() == nil {
+		return fmt.Errorf("%w: %w", errRefused, err)
+	}
+	return err
 }
 
 // do calls the store with a time limit, unless it is known to be down. The caller's own end does not stop it.

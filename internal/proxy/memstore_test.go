@@ -225,10 +225,17 @@ func (s *memStore) isClosed() bool {
 	return s.closed
 }
 
-// lossyStore makes reservations and loses its answers.
+// lossyStore makes reservations and loses its answers, and does not answer to Check either.
 type lossyStore struct {
 	*memStore
 	lose atomic.Bool
+}
+
+func (s *lossyStore) Check(ctx context.Context) error {
+	if s.lose.Load() {
+		return keystore.ErrUnavailable
+	}
+	return s.memStore.Check(ctx)
 }
 
 func (s *lossyStore) Reserve(ctx context.Context, r keystore.Reservation) (keystore.Decision, error) {

@@ -21,6 +21,7 @@ type metrics struct {
 	storeErrors   *prometheus.CounterVec
 	lost          prometheus.Counter
 	journal       prometheus.Gauge
+	journalAside  prometheus.Gauge
 	journalBytes  prometheus.Gauge
 	journalEnds   *prometheus.CounterVec
 	generation    prometheus.Gauge
@@ -51,6 +52,7 @@ func newMetrics(registry prometheus.Registerer, now func() time.Time) *metrics {
 		storeErrors:   counter("store_errors_total", "Calls to the key store that failed.", "operation"),
 		lost:          prometheus.NewCounter(prometheus.CounterOpts{Name: "idempotency_proxy_reservations_lost_total", Help: "Results that came after the reservation had ended or was taken over."}),
 		journal:       gauge("journal_records", "Results that the key store has not taken yet."),
+		journalAside:  gauge("journal_set_aside_records", "Such results that wait for another key store, or that it refuses."),
 		journalBytes:  gauge("journal_bytes", "Size of the journal of such results."),
 		journalEnds:   counter("journal_records_total", "Results that left the journal, by how.", "end"),
 		generation:    gauge("config_generation", "Generation of the policy in use."),
@@ -58,7 +60,7 @@ func newMetrics(registry prometheus.Registerer, now func() time.Time) *metrics {
 		dsnLoaded:     gauge("dsn_last_reload_successful", "1 when the connection string, as it is now, is in use."),
 		configChanged: gauge("config_last_reload_success_timestamp_seconds", "When the configuration in use was loaded."),
 	}
-	registry.MustRegister(m.requests, latency, m.inFlight, m.waiting, m.storeErrors, m.lost, m.journal, m.journalBytes, m.journalEnds,
+	registry.MustRegister(m.requests, latency, m.inFlight, m.waiting, m.storeErrors, m.lost, m.journal, m.journalAside, m.journalBytes, m.journalEnds,
 		m.generation, m.configLoaded, m.dsnLoaded, m.configChanged)
 	return m
 }

@@ -27,7 +27,7 @@ var (
 	errBodyTimeout         = errors.New("the body did not arrive in time")
 	errBodyIncomplete      = errors.New("the body ended early")
 	errOverloaded          = errors.New("too many requests at once")
-	errStoreUnavailable    = errors.New("the key store cannot be reached; the request was not executed")
+	errStoreUnavailable    = errors.New("the key store cannot be asked now; the request was not executed")
 	errMismatch            = errors.New("the key was used for another request")
 	errInFlight            = errors.New("a request with this key is being executed")
 	errOutcomeUnknown      = errors.New("an earlier request with this key may or may not have taken effect")

@@ -89,7 +89,7 @@ func New(o Options) (*Proxy, error) {
 			dir: o.Spool, memoryBytes: o.Limits.BodyMemoryBytes, bodyBytes: o.Limits.BodyBytes,
 			memory: memory, files: &budget{limit: o.Limits.SpillBytes}, chunks: buffers,
 		},
-		settler:  &settler{journal: journal, limit: o.Limits.JournalBytes, metrics: m, log: o.Log},
+		settler:  newSettler(journal, o.Limits.JournalBytes, m, o.Log),
 		memory:   memory,
 		inFlight: &budget{limit: int64(o.Limits.InFlight)},
 		waiters:  &budget{limit: int64(o.Limits.Waiters)},
@@ -103,13 +103,14 @@ func New(o Options) (*Proxy, error) {
 	return p, nil
 }
 
-// Load makes config and store the ones that requests meet from now on. A nil store keeps the current one. Requests in flight keep theirs, and
-// a store is closed behind the last one. The first Load needs a store.
-func (p *Proxy) Load(config proxyconfig.Config, store keystore.Store) {
+// Load makes config and store, of that identity, the ones that requests meet from now on. A nil store keeps the current one. Requests in flight
+// keep theirs, and a store is closed behind the last one. The first Load needs a store.
+func (p *Proxy) Load(config proxyconfig.Config, store keystore.Store, identity string) {
 	old := p.current.Load()
 	var l *link
 	if store != nil {
-		l = newLink(store, p.holder, p.limits, p.metrics, p.log)
+		l = newLink(store, identity, p.holder, p.limits, p.metrics, p.log)
+		defer p.settler.journal.reconsider()
 	} else {
 		l = old.link
 		l.users.Add(1)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/idempotency-dev/operator/internal/keystore"
@@ -27,8 +26,6 @@ type watcher struct {
 	document []byte // as last looked at, good or bad
 	dsn      []byte
 	config   proxyconfig.Config // as last loaded
-
-	running atomic.Pointer[proxyconfig.Running]
 }
 
 // start loads the files for the first time. Without a configuration there is nothing to serve; without a store there is, and the file may get better.
@@ -44,28 +41,37 @@ func (w *watcher) start(ctx context.Context) error {
 	w.document, w.config = document, config
 	w.dsn, err = os.ReadFile(w.settings.DSNFile)
 	if err == nil {
-		var store keystore.Store
-		if store, err = w.openStore(ctx, config); err == nil {
-			w.proxy.Load(config, store) //nolint:contextcheck // a store outlives the moment that it was opened in
+		var o opened
+		if o, err = w.openStore(ctx, config); err == nil {
+			w.proxy.Load(config, o.store, o.identity) //nolint:contextcheck // a store outlives the moment that it was opened in
 			w.proxy.metrics.dsnLoaded.Set(1)
 		}
 	}
 	if err != nil {
 		w.settings.Log.Error("connection string is not usable", "error", err)
-		w.proxy.Load(config, absentStore{}) //nolint:contextcheck // a store outlives the moment that it was opened in
+		w.proxy.Load(config, absentStore{}, "") //nolint:contextcheck // a store outlives the moment that it was opened in
 		w.proxy.metrics.dsnLoaded.Set(0)
 	}
 	w.accepted()
-	w.uses()
 	return nil
 }
 
-func (w *watcher) openStore(ctx context.Context, config proxyconfig.Config) (keystore.Store, error) {
+// opened is a store and its identity.
+type opened struct {
+	store    keystore.Store
+	identity string
+}
+
+func (w *watcher) openStore(ctx context.Context, config proxyconfig.Config) (opened, error) {
 	dsn := string(bytes.TrimSpace(w.dsn))
 	if dsn == "" {
-		return nil, keystore.ErrDSNInvalid
+		return opened{}, keystore.ErrDSNInvalid
 	}
-	return w.open(ctx, config, dsn)
+	store, identity, err := w.open(ctx, config, dsn)
+	if err != nil {
+		return opened{}, err // not the nil store behind an interface
+	}
+	return opened{store, identity}, nil
 }
 
 func (w *watcher) accepted() {
@@ -91,25 +97,20 @@ func (w *watcher) run(ctx context.Context) {
 // look loads what has changed. What is bad is told once and leaves the last good one in use.
 func (w *watcher) look(ctx context.Context) {
 	config, configChanged := w.readConfig()
-	store := w.readDSN(ctx, config)
-	if !configChanged && store == nil {
+	o := w.readDSN(ctx, config)
+	if !configChanged && o.store == nil {
 		return
 	}
-	if store == nil && storeOf(config) != storeOf(w.config) {
+	if o.store == nil && storeOf(config) != storeOf(w.config) {
 		var err error
-		if store, err = w.openStore(ctx, config); err != nil {
+		if o, err = w.openStore(ctx, config); err != nil {
 			w.refuseConfig(err)
 			return
 		}
 	}
 	w.config = config
-	w.proxy.Load(config, store) //nolint:contextcheck // a store outlives the moment that it was opened in
-	if configChanged {
-		w.accepted()
-		w.uses()
-	} else {
-		w.settings.Log.Info("connection string is loaded")
-	}
+	w.proxy.Load(config, o.store, o.identity) //nolint:contextcheck // a store outlives the moment that it was opened in
+	w.accepted()
 }
 
 // readConfig is the configuration in the file when it has changed and is good, and else the one in use.
@@ -132,25 +133,24 @@ func (w *watcher) readConfig() (config proxyconfig.Config, changed bool) {
 
 func (w *watcher) refuseConfig(err error) {
 	w.proxy.metrics.configLoaded.Set(0)
-	w.refuses()
 	w.settings.Log.Error("configuration is not usable: the last good one stays in use", "error", err)
 }
 
-// readDSN is a store on the connection string in the file when that has changed and is good, and else nil.
-func (w *watcher) readDSN(ctx context.Context, config proxyconfig.Config) keystore.Store {
+// readDSN is a store on the connection string in the file when that has changed and is good, and else none.
+func (w *watcher) readDSN(ctx context.Context, config proxyconfig.Config) opened {
 	dsn, err := os.ReadFile(w.settings.DSNFile)
 	if err != nil || bytes.Equal(dsn, w.dsn) {
-		return nil
+		return opened{}
 	}
 	w.dsn = dsn
-	store, err := w.openStore(ctx, config)
+	o, err := w.openStore(ctx, config)
 	if err != nil {
 		w.proxy.metrics.dsnLoaded.Set(0)
 		w.settings.Log.Error("connection string is not usable: the last good one stays in use", "error", err)
-		return nil
+		return opened{}
 	}
 	w.proxy.metrics.dsnLoaded.Set(1)
-	return store
+	return o
 }
 
 // storeOf is the part of a configuration that a store is made from.

@@ -101,10 +101,11 @@ func (x *exchange) reassure() (seed [16]byte, mine bool) {
 
 func (x *exchange) isSure() bool { return x.proxy.now().Before(x.sure) }
 
-// storeUnavailable refuses, or lets the request through unprotected where the policy prefers that. A reservation that may have been made unseen is
-// given back, or ends with the execution, whose outcome it does not know.
+// storeUnavailable refuses, or lets the request through unprotected where the policy prefers that and the store is down: one that is merely busy may
+// well know the key. A reservation that may have been made unseen is given back, or ends with the execution, whose outcome it does not know.
 func (x *exchange) storeUnavailable(err error) {
-	if x.generation.config.Store.OnUnavailable != "PassThrough" || !errors.Is(err, keystore.ErrUnavailable) {
+	down := errors.Is(err, keystore.ErrUnavailable) && !errors.Is(err, errStoreBusy)
+	if x.generation.config.Store.OnUnavailable != "PassThrough" || !down {
 		x.giveUp(opRelease)
 		x.refuse(errStoreUnavailable)
 		return
@@ -119,7 +120,9 @@ func (x *exchange) storeUnavailable(err error) {
 // giveUp leaves it to the journal to end a reservation that may have been made unseen.
 func (x *exchange) giveUp(op string) {
 	if x.doubtful {
-		x.proxy.settler.later(x.record(op, nil))
+		r := x.record(op, nil)
+		r.Doubtful = true
+		x.proxy.settler.later(r)
 	}
 }
 

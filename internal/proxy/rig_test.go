@@ -82,7 +82,7 @@ func start(t *testing.T, change ...func(*setup)) *rig {
 	must(t, err)
 	r.proxy, err = New(Options{Upstream: upstream, Spool: s.spool, Limits: s.limits, Registry: r.registry, Log: slog.New(slog.DiscardHandler), Now: s.now})
 	must(t, err)
-	r.proxy.Load(s.config, s.store)
+	r.proxy.Load(s.config, s.store, "one")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	server := trafficServer(Settings{Limits: s.limits, Log: slog.New(slog.DiscardHandler)}, r.proxy)

@@ -20,8 +20,9 @@ import (
 	"github.com/idempotency-dev/operator/internal/proxyconfig"
 )
 
-// Opener opens the store that config and dsn name. It fails for a bad dsn, not for a server that is down. Its error holds no part of dsn.
-type Opener func(ctx context.Context, config proxyconfig.Config, dsn string) (keystore.Store, error)
+// Opener opens the store that config and dsn name, and says what tells that store from others: the same text whenever it is opened, by whatever
+// credentials, and with nothing secret in it. It fails for a bad dsn, not for a server that is down. Its error holds no part of dsn.
+type Opener func(ctx context.Context, config proxyconfig.Config, dsn string) (store keystore.Store, identity string, err error)
 
 // Settings are those of one sidecar process.
 type Settings struct {
@@ -62,7 +63,7 @@ func Run(ctx context.Context, s Settings, open Opener) error {
 	if err := watch.start(ctx); err != nil {
 		return errors.Join(err, p.Close(ctx))
 	}
-	sv, err := listen(ctx, s, p, registry, watch)
+	sv, err := listen(ctx, s, p, registry)
 	if err != nil {
 		return errors.Join(err, p.Close(ctx))
 	}
@@ -92,7 +93,7 @@ type server struct {
 	listeners [2]net.Listener
 }
 
-func listen(ctx context.Context, s Settings, p *Proxy, registry *prometheus.Registry, running http.Handler) (*server, error) {
+func listen(ctx context.Context, s Settings, p *Proxy, registry *prometheus.Registry) (*server, error) {
 	var config net.ListenConfig
 	traffic, err := config.Listen(ctx, "tcp", s.Listen)
 	if err != nil {
@@ -106,7 +107,7 @@ func listen(ctx context.Context, s Settings, p *Proxy, registry *prometheus.Regi
 	if s.Listening != nil {
 		s.Listening(traffic.Addr(), probes.Addr())
 	}
-	a := newAdmin(p, registry, running)
+	a := newAdmin(p, registry)
 	return &server{
 		settings: s, proxy: p, admin: a, listeners: [2]net.Listener{traffic, probes},
 		traffic: trafficServer(s, p),

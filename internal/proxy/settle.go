@@ -14,6 +14,9 @@ import (
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 5 * time.Second
+	// What was set aside is tried again after firstAside, and then less and less often.
+	firstAside = time.Second
+	lastAside  = 30 * time.Second
 )
 
 // settler brings results to the store: at once, or through the journal when the store does not take them.
@@ -22,6 +25,12 @@ type settler struct {
 	limit   int64
 	metrics *metrics
 	log     *slog.Logger
+	aside   *time.Timer   // until what was set aside is tried again
+	pause   time.Duration // as aside was set
+}
+
+func newSettler(j *journal, limit int64, m *metrics, log *slog.Logger) *settler {
+	return &settler{journal: j, limit: limit, metrics: m, log: log, aside: time.NewTimer(firstAside), pause: firstAside}
 }
 
 // full reports whether results have piled up so far that no more may come to be.
@@ -63,8 +72,9 @@ func (s *settler) lost(r *record) {
 }
 
 func (s *settler) gauge() {
-	records, bytes := s.journal.size()
+	records, aside, bytes := s.journal.size()
 	s.metrics.journal.Set(float64(records))
+	s.metrics.journalAside.Set(float64(aside))
 	s.metrics.journalBytes.Set(float64(bytes))
 }
 
@@ -81,6 +91,7 @@ func apply(ctx context.Context, store keystore.Store, r *record) error {
 
 // run delivers the journal, in order, until ctx ends. current is the generation in use, entered.
 func (s *settler) run(ctx context.Context, current func() *generation) {
+	defer s.aside.Stop()
 	wait := firstRetry
 	for ctx.Err() == nil {
 		delivered, progress := s.deliver(ctx, current)
@@ -92,6 +103,10 @@ func (s *settler) run(ctx context.Context, current func() *generation) {
 			select {
 			case <-ctx.Done():
 			case <-s.journal.wake:
+			case <-s.aside.C:
+				s.journal.reconsider()
+				s.pause = min(2*s.pause, lastAside)
+				s.aside.Reset(s.pause)
 			}
 			continue
 		}
@@ -103,8 +118,9 @@ func (s *settler) run(ctx context.Context, current func() *generation) {
 	}
 }
 
-// flush delivers the journal until it is empty or ctx ends.
+// flush delivers the journal until there is nothing more to deliver or ctx ends.
 func (s *settler) flush(ctx context.Context, current func() *generation) {
+	s.journal.reconsider()
 	for {
 		if delivered, _ := s.deliver(ctx, current); delivered || ctx.Err() != nil {
 			return
@@ -122,7 +138,7 @@ func (s *settler) deliver(ctx context.Context, current func() *generation) (deli
 		r, err := s.journal.oldest()
 		if err != nil {
 			s.log.Error("journal record is dropped", "error", err)
-			s.end(nil, "damaged")
+			s.end("damaged")
 			continue
 		}
 		if r == nil {
@@ -131,32 +147,69 @@ func (s *settler) deliver(ctx context.Context, current func() *generation) (deli
 		g := current()
 		end, err := s.offer(ctx, g, r)
 		g.leave()
-		if err != nil {
+		switch {
+		case errors.Is(err, errForeign), errors.Is(err, errRefused):
+			s.setAside(r, err)
+		case err != nil:
 			return false, progress
+		default:
+			s.end(end)
 		}
-		s.end(r, end)
 		progress = true
 	}
 	return false, progress
 }
 
-// offer brings r to the store and says how that ended; an error when it has to be tried again. Whether it is too late is the store's to say.
-func (s *settler) offer(ctx context.Context, g *generation, r *record) (string, error) {
+var (
+	// errForeign: the record's reservation is in another store, or keyspace, than the one in use. That one may come back.
+	errForeign = errors.New("it belongs to another key store than the one in use")
+	// errRefused: the store takes other records, and not this one.
+	errRefused = errors.New("the key store refuses it")
+)
+
+// offer brings r to the store in use and says how that ended; an error when it has to be tried again. Whether it is too late is the store's to say,
+// and only that of the store where the reservation was made: another one, which may be the same by another name, can take r and cannot refuse it.
+func (s *settler) offer(ctx context.Context, g *generation, r *record) (end string, err error) {
 	if r.Keyspace != g.config.Keyspace {
-		s.log.Error("journal record is of another keyspace", "keyspace", r.Keyspace)
-		return "foreign", nil
+		return "", errForeign
 	}
-	err := g.link.do(ctx, "journal", func(ctx context.Context) error { return apply(ctx, g.link.store, r) })
-	if errors.Is(err, keystore.ErrNotOwner) {
-		s.lost(r)
-		return "lost", nil
+	err = g.link.deliver(ctx, func(ctx context.Context) error { return apply(ctx, g.link.store, r) })
+	switch {
+	case !errors.Is(err, keystore.ErrNotOwner):
+		return "delivered", err
+	case r.Store != "" && r.Store != g.link.identity:
+		return "", errForeign
+	case r.Doubtful:
+		return "needless", nil
 	}
-	return "delivered", err
+	s.lost(r)
+	return "lost", nil
 }
 
-func (s *settler) end(r *record, how string) {
+// setAside makes way for what is behind r, which waits for better days: a store that comes back, or is mended.
+func (s *settler) setAside(r *record, why error) {
+	first, dropped, err := s.journal.setAside()
+	if first {
+		s.log.Error("journal record is set aside", "operation", r.Op, "reason", why)
+		if s.pause > firstAside {
+			s.pause = firstAside
+			s.aside.Reset(s.pause)
+		}
+	}
+	for range dropped {
+		s.metrics.journalEnds.WithLabelValues("dropped").Inc()
+		s.log.Error("journal record that was set aside is dropped: there is no room for more")
+	}
+	s.shortened(err)
+}
+
+func (s *settler) end(how string) {
 	s.metrics.journalEnds.WithLabelValues(how).Inc()
-	if err := s.journal.drop(r); err != nil {
+	s.shortened(s.journal.drop())
+}
+
+func (s *settler) shortened(err error) {
+	if err != nil {
 		s.log.Error("journal is not shortened", "error", err)
 	}
 }
