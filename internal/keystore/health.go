@@ -31,6 +31,14 @@ var (
 	ErrReadOnly = errors.New("store is read-only")
 	// ErrNotDurable: the server may lose what it has acknowledged.
 	ErrNotDurable = errors.New("store is not durable")
+	// ErrDataLost: the server may have lost entries that it had acknowledged, or the keyspace as a whole.
+	ErrDataLost = errors.New("store may have lost entries")
+	// ErrEvictionPossible: the server removes entries when its memory is full.
+	ErrEvictionPossible = errors.New("store may evict entries")
+	// ErrPersistenceOff: the server forgets everything when it ends.
+	ErrPersistenceOff = errors.New("store keeps nothing on disk")
+	// ErrClusterDegraded: slots without a server, or fewer replicas than asked for.
+	ErrClusterDegraded = errors.New("store's cluster is degraded")
 	// ErrSchemaOutdated: tables or functions are missing, or older or newer than this program understands.
 	ErrSchemaOutdated = errors.New("store schema does not fit this version")
 	// ErrPermissionDenied: the role lacks a privilege.

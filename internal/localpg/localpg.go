@@ -24,6 +24,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/idempotency-dev/operator/internal/child"
 )
 
 // superuser of every server that this package makes.
@@ -52,7 +54,7 @@ type Server struct {
 	port     int
 	password string
 	process  *os.Process
-	exited   chan struct{}
+	exited   <-chan struct{}
 }
 
 // Start makes or reuses the folder and starts a server in it; it returns when the server takes connections.
@@ -227,7 +229,7 @@ func (s *Server) run(ctx context.Context, bin string, account *account) error {
 	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data) //nolint:noctx // it lives longer than the call
 	cmd.Dir, cmd.SysProcAttr, cmd.Stdout, cmd.Stderr = s.dir, account.attributes(), log, log
 	before, _ := log.Seek(0, 2)
-	if s.process, s.exited, err = spawn(cmd); err != nil {
+	if s.process, s.exited, err = child.Spawn(cmd); err != nil {
 		return fmt.Errorf("start postgres: %w", err)
 	}
 	tick := time.NewTicker(10 * time.Millisecond)

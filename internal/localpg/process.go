@@ -5,11 +5,11 @@ package localpg
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"os/user"
-	"runtime"
 	"strconv"
 	"syscall"
+
+	"github.com/idempotency-dev/operator/internal/child"
 )
 
 // account is the user that the server runs as; nil: the caller.
@@ -47,30 +47,9 @@ func (a *account) own(path string) error {
 
 // attributes run a program as the account, and end it with its parent.
 func (a *account) attributes() *syscall.SysProcAttr {
-	attr := endWithParent()
+	attr := child.Attributes(syscall.SIGQUIT) // the "immediate" shutdown
 	if a != nil {
 		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
 	}
 	return attr
-}
-
-// spawn starts cmd and returns a channel that is closed at its end.
-// The thread that starts a process stands for its parent in PR_SET_PDEATHSIG, so one thread is kept for as long as the process lives:
-// https://github.com/golang/go/issues/27505
-func spawn(cmd *exec.Cmd) (*os.Process, chan struct{}, error) {
-	started, exited := make(chan error), make(chan struct{})
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // the log tells more
-			close(exited)
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, nil, err
-	}
-	return cmd.Process, exited, nil
 }

@@ -1,0 +1,26 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Store.Release; 0: not the owner. Only a first attempt leaves nothing behind: what was taken over may have taken effect before.
+local entry, token, leases = KEYS[1], ARGV[1], ARGV[2]
+local at = now()
+local e = redis.call('HMGET', entry, 'state', 'token', 'holder', 'window', 'expires_at', 'attempts')
+if e[2] ~= token then
+    return 0
+end
+local ends = tonumber(e[5])
+if e[1] == 'unknown' and e[6] ~= '1' and ends > at then
+    expire(entry, ends) -- repeated; see reserve for the write
+    return 1
+end
+if e[1] ~= 'reserved' then
+    return 0
+end
+if ends <= at and not alive_until(leases .. e[3], at) then
+    return named(leases .. e[3]) and 0 or {DECLARE, e[3]}
+end
+if e[6] == '1' then
+    redis.call('DEL', entry)
+    return 1
+end
+redis.call('HSET', entry, 'state', 'unknown', 'expires_at', text(at + e[4]))
+expire(entry, at + e[4])
+return 1
