@@ -14,6 +14,8 @@ const (
 	ConditionPartitionsReady = "PartitionsReady"
 	// ConditionInjected is True when every matched pod carries the current sidecar.
 	ConditionInjected = "Injected"
+	// ConditionConfigured is True when every running sidecar says that it uses this generation's configuration.
+	ConditionConfigured = "Configured"
 	// ConditionTrafficEnforced is True when no Service leads around the sidecar.
 	ConditionTrafficEnforced = "TrafficEnforced"
 	// ConditionReconciling is present, and True, only while the reconciler is working towards the current generation (kstatus).
@@ -30,6 +32,7 @@ const (
 	ReasonMaintained  = "Maintained"
 	ReasonInjected    = "Injected"
 	ReasonNoPods      = "NoPods"
+	ReasonCurrent     = "Current"
 	ReasonEnforced    = "Enforced"
 	ReasonNotAccepted = "NotAccepted"
 	ReasonProgressing = "Progressing"
@@ -82,6 +85,14 @@ const (
 	ReasonPodsMissingSidecar  = "PodsMissingSidecar"
 	ReasonRolloutPending      = "RolloutPending"
 	ReasonUnsupported         = "Unsupported"
+)
+
+// Reasons for ConditionConfigured not being True.
+const (
+	// ReasonConfigRefused: a sidecar cannot use the configuration, and goes on with the one before.
+	ReasonConfigRefused = "ConfigRefused"
+	// ReasonSidecarsSilent, with status Unknown: sidecars cannot be asked; the message says what to allow.
+	ReasonSidecarsSilent = "SidecarsSilent"
 )
 
 // ReasonBypassed: a Service reaches the app's own port; the message names it.

@@ -471,7 +471,7 @@ type IdempotencyPolicyStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions: Ready, Accepted, StoreHealthy, PartitionsReady, Injected, TrafficEnforced; Reconciling and Stalled while true.
+	// conditions: Ready, Accepted, StoreHealthy, PartitionsReady, Injected, Configured, TrafficEnforced; Reconciling and Stalled while true.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -532,6 +532,10 @@ type PodsStatus struct {
 
 	// outdated carry a sidecar that is not the current one.
 	Outdated int32 `json:"outdated"`
+
+	// configured sidecars are running, and say that they use the current configuration.
+	// +optional
+	Configured int32 `json:"configured,omitempty"`
 
 	// unsupported cannot carry a sidecar; an event on the pod's owner names the reason.
 	Unsupported int32 `json:"unsupported"`

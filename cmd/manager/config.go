@@ -24,6 +24,8 @@ type Config struct {
 	WebhookPort int
 	// LeaderElection: of several managers one reconciles. All serve webhooks.
 	LeaderElection bool
+	// AskSidecars: running sidecars are asked, at their admin port, which configuration they use.
+	AskSidecars bool
 	// DrainDelay is how long the webhooks are served after the signal to end, while API servers turn to other replicas; 0: not at all.
 	DrainDelay time.Duration
 	// LogLevel of the program.
@@ -40,6 +42,7 @@ func parse(args []string, env func(string) string) (Config, error) {
 	flags.StringVar(&c.ProbeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	flags.IntVar(&c.WebhookPort, "webhook-port", 9443, "port of the webhooks")
 	flags.BoolVar(&c.LeaderElection, "leader-elect", false, "let one of several managers reconcile; all serve webhooks")
+	flags.BoolVar(&c.AskSidecars, "ask-sidecars", true, "ask running sidecars, at their admin port, which configuration they use; without that Ready does not say")
 	flags.DurationVar(&c.DrainDelay, "drain-delay", 10*time.Second, "how long webhooks are served after the signal to end, while API servers turn to other replicas")
 	flags.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {

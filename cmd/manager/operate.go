@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	clientconfig "sigs.k8s.io/controller-runtime/pkg/client/config"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
@@ -147,8 +148,16 @@ func assemble(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper,
 		Client: mgr.GetClient(), Events: mgr.GetEventRecorder(name), Stores: stores, Reports: cleanup, Clock: clock.RealClock{},
 		SidecarImage: c.SidecarImage, Namespace: c.Namespace, ClusterID: string(cluster.UID),
 	}
+	wakes := []<-chan event.GenericEvent{cleanup.Wake()}
+	if c.AskSidecars {
+		policies.Sidecars = controller.NewSidecars()
+		wakes = append(wakes, policies.Sidecars.Wake())
+		if err := policies.Sidecars.SetupWithManager(mgr); err != nil {
+			return nil, fmt.Errorf("set up manager: %w", err)
+		}
+	}
 	for _, add := range []func() error{
-		func() error { return policies.SetupWithManager(mgr, cleanup.Wake()) },
+		func() error { return policies.SetupWithManager(mgr, wakes...) },
 		func() error { return cleanup.SetupWithManager(mgr) },
 		func() error { return metrics.Registry.Register(cleanup.Metrics()) },
 		func() error { return keeper.SetupWithManager(mgr) },

@@ -40,6 +40,7 @@ func (r *Policies) configure(ctx context.Context, p *pass) error {
 	if err != nil {
 		return fmt.Errorf("encode config: %w", err)
 	}
+	p.revision = proxyconfig.Revision(text)
 	name := policy.ConfigMapName(p.policy)
 	found := &corev1.ConfigMap{}
 	err = r.Client.Get(ctx, types.NamespacedName{Namespace: p.policy.Namespace, Name: name}, found)
@@ -49,6 +50,7 @@ func (r *Policies) configure(ctx context.Context, p *pass) error {
 	if err == nil && found.Data[configKey] == string(text) && metav1.IsControlledBy(found, p.policy) {
 		return nil
 	}
+	p.restored = err == nil
 	wanted := corev1ac.ConfigMap(name, p.policy.Namespace).
 		WithLabels(map[string]string{managedByLabel: fieldOwner}).
 		WithData(map[string]string{configKey: string(text)}).

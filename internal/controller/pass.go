@@ -37,6 +37,10 @@ type pass struct {
 	status v1alpha1.IdempotencyPolicyStatus
 	// dsn and adminDSN are those of the sidecar and of the operator; empty unless the policy is valid and its Secrets are there.
 	dsn, adminDSN string
+	// revision names the configuration that the policy compiles to; empty while it cannot be compiled.
+	revision string
+	// restored: what was in the cluster was another configuration, of an earlier generation or by somebody else.
+	restored bool
 	// again is when to look again; zero: when something changes.
 	again time.Duration
 }

@@ -40,6 +40,8 @@ type Policies struct {
 	Stores *Stores
 	// Reports is the maintenance of partitions.
 	Reports Reports
+	// Sidecars are asked which configuration they use; nil: nobody is asked, and there is no condition Configured.
+	Sidecars *Sidecars
 	// Clock is the operator's, which the stores' are compared with.
 	Clock clock.Clock
 	// SidecarImage is the sidecar's image where a policy names none.
@@ -56,6 +58,9 @@ func (r *Policies) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	if err := r.Client.Get(ctx, req.NamespacedName, stored); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Stores.Forget(req.NamespacedName)
+			if r.Sidecars != nil {
+				r.Sidecars.Forget(req.NamespacedName)
+			}
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, fmt.Errorf("get policy %s: %w", req.NamespacedName, err)
@@ -118,6 +123,7 @@ func (r *Policies) advance(ctx context.Context, stored *v1alpha1.IdempotencyPoli
 	r.store(ctx, p)
 	r.partitions(p)
 	r.injected(p)
+	r.configured(ctx, p)
 	if err := r.traffic(ctx, p); err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 func order() []string {
 	return []string{
 		v1alpha1.ConditionReady, v1alpha1.ConditionAccepted, v1alpha1.ConditionStoreHealthy, v1alpha1.ConditionPartitionsReady,
-		v1alpha1.ConditionInjected, v1alpha1.ConditionTrafficEnforced, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled,
+		v1alpha1.ConditionInjected, v1alpha1.ConditionConfigured, v1alpha1.ConditionTrafficEnforced, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled,
 	}
 }
 
@@ -25,7 +25,7 @@ func order() []string {
 func (p *pass) ready() {
 	status, reason, message := metav1.ConditionTrue, v1alpha1.ReasonReady, "Every write of the selected pods takes effect once."
 	unknown := false
-	for _, name := range order()[1:6] {
+	for _, name := range order()[1:7] {
 		c := p.condition(name)
 		if c == nil || c.Status == metav1.ConditionTrue {
 			continue

@@ -47,8 +47,8 @@ func CachedObjects() map[client.Object]cache.ByObject {
 	}
 }
 
-// SetupWithManager makes the leader's manager run the controller. What comes over wake is looked at, too.
-func (r *Policies) SetupWithManager(mgr ctrl.Manager, wake <-chan event.GenericEvent) error {
+// SetupWithManager makes the leader's manager run the controller. What comes over wakes is looked at, too.
+func (r *Policies) SetupWithManager(mgr ctrl.Manager, wakes ...<-chan event.GenericEvent) error {
 	inNamespace := handler.EnqueueRequestsFromMapFunc(r.inNamespace)
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("policy").
@@ -62,7 +62,7 @@ func (r *Policies) SetupWithManager(mgr ctrl.Manager, wake <-chan event.GenericE
 			return r.policiesIn(ctx, o.GetName())
 		}), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &v1alpha1.IdempotencyPolicy{}, handler.OnlyControllerOwner()))
-	if wake != nil {
+	for _, wake := range wakes {
 		b = b.WatchesRawSource(source.Channel(wake, &handler.EnqueueRequestForObject{}))
 	}
 	return b.Complete(r)
@@ -94,7 +94,7 @@ func podChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*corev1.Pod)
 		after, okToo := e.ObjectNew.(*corev1.Pod)
-		return !ok || !okToo || live(before) != live(after) || len(before.Status.PodIPs) != len(after.Status.PodIPs) ||
+		return !ok || !okToo || live(before) != live(after) || serves(before) != serves(after) || len(before.Status.PodIPs) != len(after.Status.PodIPs) ||
 			!labels.Equals(before.Labels, after.Labels) || !labels.Equals(before.Annotations, after.Annotations)
 	}}
 }

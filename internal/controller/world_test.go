@@ -116,15 +116,19 @@ func (w *world) run(clk clock.Clock, whole bool) {
 		Client: mgr.GetClient(), Events: mgr.GetEventRecorder("idempotency-operator"), Stores: w.stores, Reports: w.passes, Clock: clk,
 		SidecarImage: sidecarImage, ClusterID: "this-cluster",
 	}
-	var wake <-chan event.GenericEvent
+	policies.Sidecars = NewSidecars()
+	if err := policies.Sidecars.SetupWithManager(mgr); err != nil {
+		w.t.Fatal(err)
+	}
+	wakes := []<-chan event.GenericEvent{policies.Sidecars.Wake()}
 	if whole {
 		cleanup := NewCleanup(mgr.GetClient(), policies.Events, w.stores, clk)
 		if err := cleanup.SetupWithManager(mgr); err != nil {
 			w.t.Fatal(err)
 		}
-		policies.Reports, wake = cleanup, cleanup.Wake()
+		policies.Reports, wakes = cleanup, append(wakes, cleanup.Wake())
 	}
-	if err := policies.SetupWithManager(mgr, wake); err != nil {
+	if err := policies.SetupWithManager(mgr, wakes...); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -9,6 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/idempotency-dev/operator/internal/proxyconfig"
 )
 
 // admin serves probes and metrics.
@@ -18,11 +20,12 @@ type admin struct {
 	ready atomic.Bool
 }
 
-func newAdmin(p *Proxy, registry *prometheus.Registry) *admin {
+func newAdmin(p *Proxy, registry *prometheus.Registry, running http.Handler) *admin {
 	mux := http.NewServeMux()
 	a := &admin{Handler: mux, proxy: p}
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", a.readyz)
+	mux.Handle("GET "+proxyconfig.RunningPath, running)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return a
 }

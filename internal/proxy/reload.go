@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/idempotency-dev/operator/internal/keystore"
@@ -26,6 +27,8 @@ type watcher struct {
 	document []byte // as last looked at, good or bad
 	dsn      []byte
 	config   proxyconfig.Config // as last loaded
+
+	running atomic.Pointer[proxyconfig.Running]
 }
 
 // start loads the files for the first time. Without a configuration there is nothing to serve; without a store there is, and the file may get better.
@@ -53,6 +56,7 @@ func (w *watcher) start(ctx context.Context) error {
 		w.proxy.metrics.dsnLoaded.Set(0)
 	}
 	w.accepted()
+	w.uses()
 	return nil
 }
 
@@ -110,7 +114,12 @@ func (w *watcher) look(ctx context.Context) {
 	}
 	w.config = config
 	w.proxy.Load(config, o.store, o.identity) //nolint:contextcheck // a store outlives the moment that it was opened in
-	w.accepted()
+	if configChanged {
+		w.accepted()
+		w.uses()
+	} else {
+		w.settings.Log.Info("connection string is loaded")
+	}
 }
 
 // readConfig is the configuration in the file when it has changed and is good, and else the one in use.
@@ -133,6 +142,7 @@ func (w *watcher) readConfig() (config proxyconfig.Config, changed bool) {
 
 func (w *watcher) refuseConfig(err error) {
 	w.proxy.metrics.configLoaded.Set(0)
+	w.refuses()
 	w.settings.Log.Error("configuration is not usable: the last good one stays in use", "error", err)
 }
 

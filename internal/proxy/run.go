@@ -63,7 +63,7 @@ func Run(ctx context.Context, s Settings, open Opener) error {
 	if err := watch.start(ctx); err != nil {
 		return errors.Join(err, p.Close(ctx))
 	}
-	sv, err := listen(ctx, s, p, registry)
+	sv, err := listen(ctx, s, p, registry, watch)
 	if err != nil {
 		return errors.Join(err, p.Close(ctx))
 	}
@@ -93,7 +93,7 @@ type server struct {
 	listeners [2]net.Listener
 }
 
-func listen(ctx context.Context, s Settings, p *Proxy, registry *prometheus.Registry) (*server, error) {
+func listen(ctx context.Context, s Settings, p *Proxy, registry *prometheus.Registry, running http.Handler) (*server, error) {
 	var config net.ListenConfig
 	traffic, err := config.Listen(ctx, "tcp", s.Listen)
 	if err != nil {
@@ -107,7 +107,7 @@ func listen(ctx context.Context, s Settings, p *Proxy, registry *prometheus.Regi
 	if s.Listening != nil {
 		s.Listening(traffic.Addr(), probes.Addr())
 	}
-	a := newAdmin(p, registry)
+	a := newAdmin(p, registry, running)
 	return &server{
 		settings: s, proxy: p, admin: a, listeners: [2]net.Listener{traffic, probes},
 		traffic: trafficServer(s, p),

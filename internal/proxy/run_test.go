@@ -4,6 +4,7 @@ package proxy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -148,12 +149,26 @@ func TestReloadOfTheConfiguration(t *testing.T) {
 	config := sampleConfig()
 	config.Policy.Generation = 2
 	config.Routes[0].Path = "/elsewhere"
+	first := p.running()
 	p.configure(config)
 	eventually(t, "the new one is in use", func() bool { return p.metric("config_generation 2") })
+	second := proxyconfig.Running{Revision: p.revision()}
+	eventually(t, "it says so", func() bool { return p.running() == second })
+	if first.Revision == second.Revision {
+		t.Error("both revisions have one name")
+	}
 	want(t, p.post("", `{}`), 200, "", false)
 
 	p.write("config.json", `{"version":1,"surprise":true}`)
 	eventually(t, "the bad one is noticed", func() bool { return p.metric("config_last_reload_successful 0") })
+	eventually(t, "it says so", func() bool {
+		return p.running() == proxyconfig.Running{Revision: second.Revision, Refused: p.revision()}
+	})
+	p.write("dsn", "two")
+	eventually(t, "another connection string is in use", func() bool { return p.storeOf("one").isClosed() })
+	if p.running().Refused == "" {
+		t.Error("another connection string makes a bad configuration good")
+	}
 	got, err := p.try("POST", "/elsewhere", "", `{}`)
 	must(t, err)
 	want(t, got, 400, "key-missing", false)
@@ -163,9 +178,25 @@ func TestReloadOfTheConfiguration(t *testing.T) {
 	config.Keyspace, config.Policy.Generation = "shop.payments", 3
 	p.configure(config)
 	eventually(t, "a good one is in use again", func() bool { return p.metric("config_generation 3") && p.metric("config_last_reload_successful 1") })
-	if p.storeOf("one").isClosed() {
+	eventually(t, "it says so", func() bool { return p.running() == proxyconfig.Running{Revision: p.revision()} })
+	if p.storeOf("two").isClosed() {
 		t.Error("the store was changed without a reason")
 	}
+}
+
+// running is what the process says of its configuration.
+func (p *process) running() (r proxyconfig.Running) {
+	p.t.Helper()
+	must(p.t, json.Unmarshal([]byte(p.get(proxyconfig.RunningPath).Body), &r))
+	return r
+}
+
+// revision is that of the file.
+func (p *process) revision() string {
+	p.t.Helper()
+	document, err := os.ReadFile(filepath.Join(p.dir, "config.json"))
+	must(p.t, err)
+	return proxyconfig.Revision(document)
 }
 
 func TestReloadOfTheDSN(t *testing.T) {
