@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // IdempotencyPolicy gives the HTTP writes of the pods it selects exactly one effect per client intention.
@@ -97,30 +96,6 @@ type IdempotencyPolicySpec struct {
 	// +kubebuilder:default={}
 	// +optional
 	Sidecar Sidecar `json:"sidecar,omitempty"`
-}
-
-// Interception is how traffic comes to the sidecar instead of the app.
-// +kubebuilder:validation:Enum=NamedPort;None
-type Interception string
-
-const (
-	// InterceptNamedPort gives the sidecar the port name that Services target; the app's port is renamed and probes follow the app.
-	InterceptNamedPort Interception = "NamedPort"
-	// InterceptNone leaves the app's ports alone; the user points the Service at the sidecar's port.
-	InterceptNone Interception = "None"
-)
-
-// Target is a port of the app.
-// +kubebuilder:validation:XValidation:rule="self.interception != 'NamedPort' || type(self.port) == string",message="NamedPort takes over a port by its name: write the name of the container port, such as port: http, or set interception: None"
-type Target struct {
-	// port is the name or the number of the app's container port. NamedPort needs a name.
-	// +kubebuilder:validation:XIntOrString
-	Port intstr.IntOrString `json:"port"`
-
-	// interception is how traffic comes to the sidecar: NamedPort takes the port's name over, so that Services that target the name reach the sidecar; None leaves that to you.
-	// +kubebuilder:default=NamedPort
-	// +optional
-	Interception Interception `json:"interception,omitempty"`
 }
 
 // Store is exactly one of postgres and redis.

@@ -15,6 +15,8 @@ const (
 	PolicyAnnotation = "idempotency.dev/policy"
 	// SidecarAnnotation on an injected pod is the hash of the injected sidecar; a pod whose hash is not today's is outdated.
 	SidecarAnnotation = "idempotency.dev/sidecar"
+	// MovedAnnotation on an injected pod records what PortEnv or Redirect changed, so that it can be undone.
+	MovedAnnotation = "idempotency.dev/moved"
 	// Finalizer holds a policy with deletionPolicy Delete until its keyspace is dropped.
 	Finalizer = "idempotency.dev/keyspace"
 	// ReleaseAnnotation on a policy that is being deleted, with the value "true", gives up on dropping its keyspace and lets the policy go.

@@ -39,6 +39,9 @@ func run(ctx context.Context, args []string, env func(string) string, out io.Wri
 		_, err := fmt.Fprintln(out, versionLine())
 		return err
 	}
+	if len(args) > 0 && args[0] == "redirect" {
+		return redirectPorts(args[1:], out)
+	}
 	config, err := parse(args, env, out)
 	if err != nil || config == nil {
 		return err

@@ -21,6 +21,7 @@ func (r *Policies) injected(p *pass) {
 		return
 	}
 	sidecar := inject.FromPolicy(p.policy, r.SidecarImage)
+	sidecar.PodSecurity = p.podSecurity
 	counts, refusals := count(sidecar, p.matched())
 	p.status.Pods = &counts
 	missing := counts.Matched - counts.Injected - counts.Unsupported

@@ -32,6 +32,8 @@ type pass struct {
 	pods []corev1.Pod
 	// enabled: the namespace opts in to injection.
 	enabled bool
+	// podSecurity is the level of the Pod Security Standards that the namespace enforces.
+	podSecurity string
 
 	// status is what will be written.
 	status v1alpha1.IdempotencyPolicyStatus

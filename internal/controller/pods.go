@@ -28,7 +28,8 @@ func StripPod(object any) (any, error) {
 		},
 		Spec: corev1.PodSpec{
 			HostNetwork: pod.Spec.HostNetwork, OS: pod.Spec.OS, NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity,
-			InitContainers: stripContainers(pod.Spec.InitContainers), Containers: stripContainers(pod.Spec.Containers), Volumes: stripVolumes(pod.Spec.Volumes),
+			SecurityContext: stripSecurity(pod.Spec.SecurityContext),
+			InitContainers:  stripContainers(pod.Spec.InitContainers), Containers: stripContainers(pod.Spec.Containers), Volumes: stripVolumes(pod.Spec.Volumes),
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
 	}, nil
@@ -50,9 +51,30 @@ func ourAnnotations(all map[string]string) map[string]string {
 func stripContainers(containers []corev1.Container) []corev1.Container {
 	stripped := make([]corev1.Container, len(containers))
 	for i, c := range containers {
-		stripped[i] = corev1.Container{Name: c.Name, Ports: c.Ports, RestartPolicy: c.RestartPolicy}
+		stripped[i] = corev1.Container{Name: c.Name, Ports: c.Ports, RestartPolicy: c.RestartPolicy, Env: stripEnv(c.Env)}
 		if c.Name == inject.ContainerName {
 			stripped[i].Args = c.Args
+		}
+	}
+	return stripped
+}
+
+// stripSecurity leaves the sysctls, which say whether a sidecar may listen on a low port.
+func stripSecurity(security *corev1.PodSecurityContext) *corev1.PodSecurityContext {
+	if security == nil || len(security.Sysctls) == 0 {
+		return nil
+	}
+	return &corev1.PodSecurityContext{Sysctls: security.Sysctls}
+}
+
+// stripEnv leaves of every variable what tells whether it can be made to name another port: whether it has a value, and how that ends.
+func stripEnv(env []corev1.EnvVar) []corev1.EnvVar {
+	const end = len(":65535")
+	stripped := make([]corev1.EnvVar, len(env))
+	for i, v := range env {
+		stripped[i] = corev1.EnvVar{Name: v.Name, Value: strings.Clone(v.Value[max(0, len(v.Value)-end):])}
+		if v.ValueFrom != nil {
+			stripped[i].ValueFrom = &corev1.EnvVarSource{}
 		}
 	}
 	return stripped

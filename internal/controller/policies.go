@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
+	"github.com/idempotency-dev/operator/internal/inject"
 	"github.com/idempotency-dev/operator/internal/policy"
 )
 
@@ -103,6 +104,7 @@ func (r *Policies) observe(ctx context.Context, stored *v1alpha1.IdempotencyPoli
 	if err := r.Client.Get(ctx, types.NamespacedName{Name: stored.Namespace}, namespace); client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("get namespace %s: %w", stored.Namespace, err)
 	}
+	p.podSecurity = namespace.Labels[inject.PodSecurityLabel]
 	p.enabled = namespace.Labels[v1alpha1.InjectionLabel] == v1alpha1.InjectionEnabled &&
 		stored.Namespace != metav1.NamespaceSystem && stored.Namespace != r.Namespace
 	return p, nil

@@ -77,8 +77,8 @@ func throughService(pod *corev1.Pod, traffic inject.Traffic, service *corev1.Ser
 	}
 	var ways []string
 	for _, port := range service.Spec.Ports {
-		if cmp.Or(port.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP && resolve(pod, port) == traffic.App {
-			ways = append(ways, fmt.Sprintf("Service %q, port %d, leads to the app's own port %d: set its targetPort to %s", service.Name, port.Port, traffic.App, traffic.Name))
+		if cmp.Or(port.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP && resolve(pod, port) == traffic.Around() {
+			ways = append(ways, fmt.Sprintf("Service %q, port %d, leads to the app's own port %d: set its targetPort to %s", service.Name, port.Port, traffic.Around(), traffic.Name))
 		}
 	}
 	return ways
@@ -109,8 +109,8 @@ func throughEndpoints(pod *corev1.Pod, traffic inject.Traffic, slice *discoveryv
 	}
 	var ways []string
 	for _, port := range slice.Ports {
-		if port.Port != nil && *port.Port == traffic.App && (port.Protocol == nil || *port.Protocol == corev1.ProtocolTCP) {
-			ways = append(ways, fmt.Sprintf("EndpointSlice %q leads to the app's own port %d: let it lead to the sidecar's, %d", slice.Name, traffic.App, traffic.Sidecar))
+		if port.Port != nil && *port.Port == traffic.Around() && (port.Protocol == nil || *port.Protocol == corev1.ProtocolTCP) {
+			ways = append(ways, fmt.Sprintf("EndpointSlice %q leads to the app's own port %d: let it lead to the sidecar's, %d", slice.Name, traffic.Around(), traffic.Sidecar))
 		}
 	}
 	return ways

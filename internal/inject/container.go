@@ -3,7 +3,6 @@
 package inject
 
 import (
-	"fmt"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,10 +14,15 @@ import (
 const (
 	// ContainerName is the name of the injected container.
 	ContainerName = "idempotency-proxy"
+	// RedirectName is the name of the init container that Redirect adds.
+	RedirectName = "idempotency-redirect"
 	// PortName is the name of the sidecar's port where it does not take the app's over.
 	PortName = "idempotency"
 	// AdminPortName is the name of the port with health and metrics.
 	AdminPortName = "idem-admin"
+
+	// PodSecurityLabel on a namespace is the level of the Pod Security Standards that the API server enforces in it.
+	PodSecurityLabel = "pod-security.kubernetes.io/enforce"
 
 	configVolume = "idempotency-config"
 	dsnVolume    = "idempotency-dsn"
@@ -33,6 +37,8 @@ const (
 
 	listenPort = 15600
 	adminPort  = 15601
+	// substitutePort is where PortEnv moves the app, and where Redirect lets probes in.
+	substitutePort = 15602
 
 	// imageUser is the user of the image, written out because the kubelet cannot otherwise prove it numeric,
 	// and because the pod's own runAsUser would replace it.
@@ -51,9 +57,9 @@ func container(s Sidecar, t Traffic) corev1.Container {
 		Args: []string{
 			"--config=" + configDir + "/" + configKey,
 			"--dsn-file=" + dsnDir + "/" + dsnFile,
-			fmt.Sprintf("%s%d", upstreamFlag, t.App),
-			fmt.Sprintf("%s%d", listenFlag, t.Sidecar),
-			fmt.Sprintf("%s%d", adminFlag, t.Admin),
+			text(upstreamFlag, t.App),
+			text(listenFlag, t.Sidecar),
+			text(adminFlag, t.Admin),
 			"--spool=" + spoolDir,
 			"--log-level=" + s.LogLevel,
 		},
@@ -96,7 +102,7 @@ func environment(r corev1.ResourceRequirements) []corev1.EnvVar {
 func Owned(list, name string) bool {
 	switch list {
 	case "initContainers":
-		return name == ContainerName
+		return name == ContainerName || name == RedirectName
 	case "volumes":
 		return name == configVolume || name == dsnVolume || name == spoolVolume
 	default:

@@ -21,6 +21,9 @@ func Pod(s Sidecar, pod *corev1.Pod) (*corev1.Pod, error) {
 	}
 	out := pod.DeepCopy()
 	restore(out)
+	if refusal := mend(s, out); refusal != nil {
+		return nil, refusal
+	}
 	traffic, refusal := intercept(s, out)
 	if refusal != nil {
 		return nil, refusal
@@ -28,9 +31,14 @@ func Pod(s Sidecar, pod *corev1.Pod) (*corev1.Pod, error) {
 	if current, ok := TrafficOf(pod); ok && current == traffic && Carries(s, pod) {
 		return pod.DeepCopy(), nil
 	}
-	c := container(s, traffic)
-	share(out.Spec.Resources, &c.Resources)
-	out.Spec.InitContainers = put(out.Spec.InitContainers, c)
+	own := []corev1.Container{container(s, traffic)}
+	if s.Interception == v1alpha1.InterceptRedirect {
+		own = append(own, redirect(s, traffic))
+	}
+	for i := range own {
+		share(out.Spec.Resources, &own[i].Resources)
+	}
+	out.Spec.InitContainers = put(out.Spec.InitContainers, own)
 	for _, volume := range volumes(s) {
 		out.Spec.Volumes = mount(out.Spec.Volumes, volume)
 	}
@@ -39,6 +47,10 @@ func Pod(s Sidecar, pod *corev1.Pod) (*corev1.Pod, error) {
 	}
 	out.Annotations[v1alpha1.PolicyAnnotation] = s.Policy
 	out.Annotations[v1alpha1.SidecarAnnotation] = Hash(s)
+	delete(out.Annotations, v1alpha1.MovedAnnotation)
+	if traffic.Moved != (Moved{}) {
+		out.Annotations[v1alpha1.MovedAnnotation] = traffic.Moved.record()
+	}
 	return out, nil
 }
 
@@ -76,8 +88,10 @@ func refusalOf(s Sidecar, pod *corev1.Pod) *RefusalError {
 		return nil
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		if slices.ContainsFunc(list, func(c corev1.Container) bool { return c.Name == ContainerName }) {
-			return refuse(ContainerTaken, "the pod has a container named %s that the operator did not inject: remove it or give it another name", ContainerName)
+		for _, c := range list {
+			if c.Name == ContainerName || c.Name == RedirectName && s.Interception == v1alpha1.InterceptRedirect {
+				return refuse(ContainerTaken, "the pod has a container named %s that the operator did not inject: remove it or give it another name", c.Name)
+			}
 		}
 	}
 	for _, volume := range pod.Spec.Volumes {
@@ -105,22 +119,6 @@ func windows(spec *corev1.PodSpec) bool {
 			return e.Key == corev1.LabelOSStable && e.Operator == corev1.NodeSelectorOpIn && slices.Equal(e.Values, []string{string(corev1.Windows)})
 		})
 	})
-}
-
-// restore gives the app's port back the name that an older sidecar took over.
-func restore(pod *corev1.Pod) {
-	t, ok := TrafficOf(pod)
-	if !ok || t.Name == PortName {
-		return
-	}
-	for _, c := range serving(pod) {
-		for _, p := range c.Ports {
-			if p.ContainerPort == t.App && tcp(p) && substituted(pod, p.Name, t.Name) {
-				rename(c, p.Name, t.Name)
-				return
-			}
-		}
-	}
 }
 
 // substituted reports whether name is one that substitute could have chosen: it tries at most one more than the pod has ports.
@@ -153,13 +151,17 @@ func share(pod *corev1.ResourceRequirements, c *corev1.ResourceRequirements) {
 	}
 }
 
-// put places the sidecar where an older one was, else before all others, so that it serves before anything else starts.
-func put(list []corev1.Container, c corev1.Container) []corev1.Container {
-	if i := slices.IndexFunc(list, func(other corev1.Container) bool { return other.Name == c.Name }); i >= 0 {
-		list[i] = c
-		return list
+// put places our containers where an older sidecar was, else before all others, so that they have run, or serve, before anything else starts.
+func put(list, own []corev1.Container) []corev1.Container {
+	for _, c := range own[1:] {
+		list = without(list, c.Name)
 	}
-	return slices.Insert(list, 0, c)
+	i := max(0, slices.IndexFunc(list, func(c corev1.Container) bool { return c.Name == ContainerName }))
+	return slices.Insert(without(list, ContainerName), i, own...)
+}
+
+func without(list []corev1.Container, name string) []corev1.Container {
+	return slices.DeleteFunc(list, func(c corev1.Container) bool { return c.Name == name })
 }
 
 func mount(list []corev1.Volume, volume corev1.Volume) []corev1.Volume {

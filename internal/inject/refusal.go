@@ -24,6 +24,14 @@ const (
 	PortTaken Reason = "PortTaken"
 	// HostPort: the node forwards a port of its own to the app's port, around the sidecar.
 	HostPort Reason = "HostPort"
+	// PortPrivileged: PortEnv would let the sidecar listen on a port that needs privileges.
+	PortPrivileged Reason = "PortPrivileged"
+	// EnvUnusable: the variable of PortEnv has a value that cannot be changed into another port.
+	EnvUnusable Reason = "EnvUnusable"
+	// PodSecurity: Redirect needs a capability that the namespace forbids.
+	PodSecurity Reason = "PodSecurity"
+	// MeshRedirects: Redirect would take from a service mesh what is encrypted for it.
+	MeshRedirects Reason = "MeshRedirects"
 	// ContainerTaken: the pod has a container of the sidecar's name that is not ours.
 	ContainerTaken Reason = "ContainerTaken"
 	// VolumeTaken: the pod has a volume of the sidecar's that is not ours.

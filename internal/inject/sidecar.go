@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
 	"github.com/idempotency-dev/operator/internal/policy"
@@ -36,6 +37,10 @@ type Sidecar struct {
 	Port intstr.IntOrString
 	// Interception is how traffic comes to the sidecar.
 	Interception v1alpha1.Interception
+	// PortEnv is the variable that moves the app with that interception.
+	PortEnv string
+	// PodSecurity is the level of the Pod Security Standards that the namespace enforces; empty: none that is known.
+	PodSecurity string
 }
 
 // FromPolicy returns the sidecar of a policy; defaultImage is used where the policy names none. It shares nothing with p.
@@ -49,6 +54,7 @@ func FromPolicy(p *v1alpha1.IdempotencyPolicy, defaultImage string) Sidecar {
 		Resources:    *p.Spec.Sidecar.Resources.DeepCopy(),
 		Port:         p.Spec.Target.Port,
 		Interception: cmp.Or(p.Spec.Target.Interception, v1alpha1.InterceptNamedPort),
+		PortEnv:      p.Spec.Target.PortEnv,
 	}
 	if p.Spec.Store.Postgres != nil {
 		s.SecretName = p.Spec.Store.Postgres.DSNSecretRef.Name
@@ -68,13 +74,19 @@ func resources(cpu, memory string) corev1.ResourceList {
 // Hash identifies the sidecar as this version of the operator would inject it: a pod whose annotation differs is outdated.
 // It covers what is rendered, so that a new operator that renders the same policy differently has another hash.
 func Hash(s Sidecar) string {
+	var redirects *corev1.Container
+	if s.Interception == v1alpha1.InterceptRedirect {
+		redirects = ptr.To(redirect(s, Traffic{}))
+	}
 	rendered, err := json.Marshal(struct {
 		Policy       string
 		Port         intstr.IntOrString
 		Interception v1alpha1.Interception
+		PortEnv      string            `json:",omitempty"`
+		Redirect     *corev1.Container `json:",omitempty"`
 		Container    corev1.Container
 		Volumes      []corev1.Volume
-	}{s.Policy, s.Port, s.Interception, container(s, Traffic{}), volumes(s)})
+	}{s.Policy, s.Port, s.Interception, s.PortEnv, redirects, container(s, Traffic{}), volumes(s)})
 	if err != nil {
 		// Only channels, functions and cycles cannot be marshalled, and these types have none.
 		panic(err)

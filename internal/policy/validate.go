@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -47,24 +46,6 @@ func validateSelector(at *field.Path, p *v1alpha1.IdempotencyPolicy) field.Error
 		return field.ErrorList{field.Required(at, "it is empty and would select every pod of the namespace: name at least one label, such as matchLabels: {app: payments}")}
 	}
 	return metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, at)
-}
-
-func validateTarget(at *field.Path, target v1alpha1.Target) field.ErrorList {
-	errs := oneOf(at.Child("interception"), target.Interception, v1alpha1.InterceptNamedPort, v1alpha1.InterceptNone)
-	port := at.Child("port")
-	switch {
-	case target.Port.Type == intstr.String:
-		for _, message := range validation.IsValidPortName(target.Port.StrVal) {
-			errs = append(errs, field.Invalid(port, target.Port.StrVal, "the name of a container port is needed: "+message))
-		}
-	case target.Interception == v1alpha1.InterceptNamedPort:
-		errs = append(errs, field.Invalid(port, target.Port.IntVal, "NamedPort takes over the name that Services target, and a number has none: give the container port a name and write it here, or set interception: None"))
-	default:
-		for _, message := range validation.IsValidPortNum(int(target.Port.IntVal)) {
-			errs = append(errs, field.Invalid(port, target.Port.IntVal, message))
-		}
-	}
-	return errs
 }
 
 var schemaForm = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)

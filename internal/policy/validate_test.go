@@ -68,7 +68,24 @@ func TestValidatePolicy(t *testing.T) {
 			s.Target = v1alpha1.Target{Port: intstr.FromInt32(65536), Interception: v1alpha1.InterceptNone}
 		}, []string{"spec.target.port"}, "65535"},
 		{"a number in quotes is no port name", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.Port = intstr.FromString("8080") }, []string{"spec.target.port"}, "at least one letter"},
-		{"an unknown interception", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.Interception = "Redirect" }, []string{"spec.target.interception"}, "NamedPort"},
+		{"an unknown interception", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.Interception = "Magic" }, []string{"spec.target.interception"}, "NamedPort"},
+		{"Redirect with a number", func(s *v1alpha1.IdempotencyPolicySpec) {
+			s.Target = v1alpha1.Target{Port: intstr.FromInt32(80), Interception: v1alpha1.InterceptRedirect}
+		}, nil, ""},
+		{"PortEnv with its variable", func(s *v1alpha1.IdempotencyPolicySpec) {
+			s.Target = v1alpha1.Target{Port: intstr.FromInt32(8080), Interception: v1alpha1.InterceptPortEnv, PortEnv: "PORT"}
+		}, nil, ""},
+		{"PortEnv without a variable", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.Interception = v1alpha1.InterceptPortEnv }, []string{"spec.target.portEnv"}, "such as PORT"},
+		{"a variable that no shell could set", func(s *v1alpha1.IdempotencyPolicySpec) {
+			s.Target.Interception, s.Target.PortEnv = v1alpha1.InterceptPortEnv, "8PORT"
+		}, []string{"spec.target.portEnv"}, "such as PORT"},
+		{"the longest variable", func(s *v1alpha1.IdempotencyPolicySpec) {
+			s.Target.Interception, s.Target.PortEnv = v1alpha1.InterceptPortEnv, strings.Repeat("P", 128)
+		}, nil, ""},
+		{"a variable over the longest", func(s *v1alpha1.IdempotencyPolicySpec) {
+			s.Target.Interception, s.Target.PortEnv = v1alpha1.InterceptPortEnv, strings.Repeat("P", 129)
+		}, []string{"spec.target.portEnv"}, "such as PORT"},
+		{"a variable that nothing uses", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.PortEnv = "PORT" }, []string{"spec.target.portEnv"}, "PortEnv"},
 		{"no store", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Postgres = nil }, []string{"spec.store.postgres"}, "dsnSecretRef"},
 		{"redis", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Redis = &v1alpha1.RedisStore{} }, []string{"spec.store.redis"}, "use postgres"},
 		{"an unknown onUnavailable", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.OnUnavailable = "Hope" }, []string{"spec.store.onUnavailable"}, "PassThrough"},

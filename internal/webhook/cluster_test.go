@@ -36,6 +36,29 @@ func restricted(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
+// TestRedirectNeedsACapability: where the namespace forbids it, the pod starts without the sidecar rather than not at all.
+func TestRedirectNeedsACapability(t *testing.T) {
+	c := theCluster(t)
+	for level, reason := range map[string]inject.Reason{"restricted": inject.PodSecurity, "baseline": inject.PodSecurity, "privileged": ""} {
+		namespace := c.namespace(t, optedIn(inject.PodSecurityLabel, level))
+		p := injecttest.Policy()
+		p.Spec.Target.Interception = v1alpha1.InterceptRedirect
+		c.policy(t, namespace, p)
+		eventually(t, func() error {
+			return c.cache.Get(t.Context(), client.ObjectKey{Name: namespace}, namespaceMetadata())
+		})
+		pod := restricted(podIn(namespace))
+		var warnings []string
+		if err := c.warned(t, &warnings).Create(t.Context(), pod); err != nil {
+			t.Errorf("%s: %v", level, err)
+		}
+		traffic, carries := inject.TrafficOf(pod)
+		if carries != (reason == "") || reason != "" && (len(warnings) != 1 || !strings.Contains(warnings[0], string(reason))) {
+			t.Errorf("%s: traffic %+v, warnings %q, want the reason %q", level, traffic, warnings, reason)
+		}
+	}
+}
+
 func podIn(namespace string) *corev1.Pod {
 	pod := replicaSetPod()
 	pod.Namespace, pod.OwnerReferences = namespace, pod.OwnerReferences[1:]

@@ -21,7 +21,7 @@ import (
 // patchOf returns the JSON patch that makes before into after, when applied to the raw object that before was decoded from.
 //
 // The raw object may hold fields that our types do not know. A patch made from two raw documents would drop them, and a generic
-// list diff would shift one element's unknown fields to its neighbour; so lists here only grow, and elements keep their identity by name.
+// list diff would shift one element's unknown fields to its neighbour; so elements keep their identity by name, and their order.
 // An older sidecar in the place of the new one is replaced as a whole, since nothing in it is anybody else's.
 func patchOf(before, after *corev1.Pod) ([]jsonpatch.Operation, error) {
 	was, err := generic(before)
@@ -85,31 +85,50 @@ func diffMaps(path string, before, after map[string]any) ([]jsonpatch.Operation,
 	return patch, nil
 }
 
-// diffLists compares lists of equal length element by element, and takes a longer one for the old one with named elements inserted.
+// diffLists compares lists of equal length element by element, and takes one of another length for the old one with named elements inserted.
+// Only our own elements, and variables, are ever removed.
 func diffLists(path string, before, after []any) ([]jsonpatch.Operation, error) {
 	var patch []jsonpatch.Operation
+	aligned := len(before) == len(after)
 	next := 0
-	for i, element := range after {
+	for i := 0; i < len(after) || next < len(before); {
 		at := path + "/" + strconv.Itoa(i)
-		if next == len(before) || len(before) != len(after) && name(before[next]) != name(element) {
-			patch = append(patch, jsonpatch.NewOperation("add", at, element))
+		switch {
+		case next < len(before) && !aligned && !holds(after[i:], before[next]):
+			if !strings.HasSuffix(path, "/env") && !owned(path, before[next]) {
+				return nil, fmt.Errorf("diff %s: element %d was removed", path, next)
+			}
+			patch = append(patch, jsonpatch.NewOperation("remove", at, nil))
+			next++
+			continue
+		case next == len(before) || !aligned && name(before[next]) != name(after[i]):
+			if holds(before[next:], after[i]) {
+				return nil, fmt.Errorf("diff %s: element %d was moved", path, i)
+			}
+			patch = append(patch, jsonpatch.NewOperation("add", at, after[i]))
+			i++
 			continue
 		}
-		if inject.Owned(strings.TrimPrefix(path, "/spec/"), name(element)) && !reflect.DeepEqual(before[next], element) {
-			patch = append(patch, jsonpatch.NewOperation("replace", at, element))
+		if owned(path, after[i]) && !reflect.DeepEqual(before[next], after[i]) {
+			patch = append(patch, jsonpatch.NewOperation("replace", at, after[i]))
 		} else {
-			operations, err := diff("replace", at, before[next], element)
+			operations, err := diff("replace", at, before[next], after[i])
 			if err != nil {
 				return nil, err
 			}
 			patch = append(patch, operations...)
 		}
-		next++
-	}
-	if next != len(before) {
-		return nil, fmt.Errorf("diff %s: an element was removed or moved", path)
+		i, next = i+1, next+1
 	}
 	return patch, nil
+}
+
+func owned(path string, element any) bool {
+	return inject.Owned(strings.TrimPrefix(path, "/spec/"), name(element))
+}
+
+func holds(list []any, element any) bool {
+	return slices.ContainsFunc(list, func(other any) bool { return name(other) == name(element) })
 }
 
 func name(element any) string {

@@ -105,7 +105,7 @@ func reencode(t *testing.T, pod *corev1.Pod) string {
 }
 
 // unknown returns, by where they are, the members whose name begins with "future". Elements of lists are told apart by their
-// container port or name, since their place in the list may change.
+// name, since their place in the list may change; ports by their place, since name and number may.
 func unknown(t *testing.T, raw []byte) map[string]string {
 	t.Helper()
 	var document any
@@ -127,12 +127,12 @@ func collect(path string, value any) map[string]string {
 			maps.Copy(found, collect(path+"/"+member, inner))
 		}
 	case []any:
-		for _, inner := range value {
+		for i, inner := range value {
 			identity := any("")
 			if object, ok := inner.(map[string]any); ok {
 				identity = object["name"]
-				if number, ok := object["containerPort"]; ok {
-					identity = number
+				if _, ok := object["containerPort"]; ok {
+					identity = i
 				}
 			}
 			maps.Copy(found, collect(fmt.Sprintf("%s/[%v]", path, identity), inner))
@@ -154,7 +154,7 @@ func TestPatchKeepsUnknownFields(t *testing.T) {
 	t.Error("no case named unknown-fields")
 }
 
-// TestPatchRefusesRemovals: an injection only adds to lists. Should that change, the patch must not guess.
+// TestPatchRefusesRemovals: an injection removes and moves nothing that is not its own. Should that change, the patch must not guess.
 func TestPatchRefusesRemovals(t *testing.T) {
 	pod := func(names ...string) *corev1.Pod {
 		p := &corev1.Pod{}
@@ -169,6 +169,7 @@ func TestPatchRefusesRemovals(t *testing.T) {
 	}{
 		{"the last element is gone", pod("a", "b"), pod("a")},
 		{"an element moved behind a new one", pod("a", "b"), pod("b", "a", "c")},
+		{"an element is gone and two are new", pod("a", "b"), pod("b", "c", "d")},
 	} {
 		if patch, err := patchOf(row.before, row.after); err == nil {
 			t.Errorf("%s: got the patch %v", row.why, patch)

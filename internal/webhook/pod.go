@@ -30,6 +30,7 @@ const patience = 2 * time.Second
 
 // podHandler gives new pods the sidecar.
 type podHandler struct {
+	// policies reads the policies, and the namespaces that they are in.
 	policies client.Reader
 	decoder  admission.Decoder
 	reporter *reporter
@@ -115,6 +116,14 @@ func (h *podHandler) protect(ctx context.Context, namespace string, v *verdict) 
 		return
 	}
 	sidecar := inject.FromPolicy(v.policy, h.image)
+	if sidecar.Interception == v1alpha1.InterceptRedirect {
+		level, err := h.podSecurity(ctx, namespace)
+		if err != nil {
+			*v = v.refuse(err)
+			return
+		}
+		sidecar.PodSecurity = level
+	}
 	pod, err := inject.Pod(sidecar, v.pod)
 	if err != nil {
 		*v = v.refuse(err)
@@ -129,6 +138,22 @@ func (h *podHandler) protect(ctx context.Context, namespace string, v *verdict) 
 	default:
 		*v = v.inject(patch)
 	}
+}
+
+// podSecurity is the level of the Pod Security Standards that the namespace enforces: what it forbids, the API server refuses after us.
+func (h *podHandler) podSecurity(ctx context.Context, name string) (string, error) {
+	namespace := namespaceMetadata()
+	if err := h.policies.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
+		return "", fmt.Errorf("get namespace %s: %w", name, err)
+	}
+	return namespace.Labels[inject.PodSecurityLabel], nil
+}
+
+// namespaceMetadata is a namespace of which only the metadata is read and cached.
+func namespaceMetadata() *metav1.PartialObjectMetadata {
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return namespace
 }
 
 // accepted refuses a policy that the controller found unable to work, as it is now. A missing Secret is not that: the pod waits for it,

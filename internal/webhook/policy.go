@@ -58,6 +58,9 @@ func warnings(p *v1alpha1.IdempotencyPolicy) admission.Warnings {
 	if p.Spec.Target.Interception == v1alpha1.InterceptNone {
 		list = append(list, fmt.Sprintf("spec.target.interception: None leads no traffic to the sidecar: let the Service's targetPort be %q", inject.PortName))
 	}
+	if p.Spec.Target.Interception == v1alpha1.InterceptRedirect {
+		list = append(list, "spec.target.interception: Redirect adds an init container with the capability NET_ADMIN to every selected pod: where a Pod Security Standard forbids that, pods get no sidecar")
+	}
 	if p.Spec.Store.OnUnavailable == v1alpha1.OnUnavailablePassThrough {
 		list = append(list, "spec.store.onUnavailable: PassThrough executes requests unprotected while the store cannot be reached: a retry may take effect twice")
 	}

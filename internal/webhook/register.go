@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -43,6 +44,7 @@ type Options struct {
 // The manager's scheme must know the policy and the pod.
 //
 // +kubebuilder:rbac:groups=idempotency.dev,resources=idempotencypolicies,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 func Register(mgr ctrl.Manager, o Options) error {
 	reporter, err := newReporter(mgr.GetEventRecorder("idempotency-webhook"), cmp.Or(o.Registerer, prometheus.Registerer(metrics.Registry)))
@@ -50,8 +52,10 @@ func Register(mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	// Ask for the informer now: a replica that does not lead would otherwise begin to fill its cache at its first pod.
-	if _, err := mgr.GetCache().GetInformer(context.Background(), &v1alpha1.IdempotencyPolicy{}, cache.BlockUntilSynced(false)); err != nil {
-		return fmt.Errorf("watch policies: %w", err)
+	for _, object := range []client.Object{&v1alpha1.IdempotencyPolicy{}, namespaceMetadata()} {
+		if _, err := mgr.GetCache().GetInformer(context.Background(), object, cache.BlockUntilSynced(false)); err != nil {
+			return fmt.Errorf("watch policies and namespaces: %w", err)
+		}
 	}
 	pods := podHandler{
 		policies:  mgr.GetCache(),

@@ -49,7 +49,11 @@ func sendFrom(ctx context.Context, c *cluster, r request) ([]reply, error) {
 
 // fromPod runs the HTTP client in the client pod.
 func (c *cluster) fromPod(ctx context.Context, args ...string) ([]reply, error) {
-	out, err := c.kubectl(ctx, append([]string{"-n", shop, "exec", "deployment/client", "--", "/client"}, args...)...)
+	return c.fromPodIn(ctx, shop, args...)
+}
+
+func (c *cluster) fromPodIn(ctx context.Context, namespace string, args ...string) ([]reply, error) {
+	out, err := c.kubectl(ctx, append([]string{"-n", namespace, "exec", "deployment/client", "--", "/client"}, args...)...)
 	if err != nil {
 		return nil, err
 	}
