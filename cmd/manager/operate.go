@@ -48,10 +48,10 @@ const (
 )
 
 // +kubebuilder:rbac:groups="",namespace=idempotency-system,resources=secrets,verbs=create
-// +kubebuilder:rbac:groups="",namespace=idempotency-system,resources=secrets,resourceNames=idempotency-operator-webhook-cert,verbs=get;list;watch;update
+// +kubebuilder:rbac:groups="",namespace=idempotency-system,resources=secrets,resourceNames=idempotency-operator-webhook-cert,verbs=list;watch;update
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=idempotency-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=idempotency-system,resources=leases,resourceNames=idempotency-operator,verbs=get;update
-// +kubebuilder:rbac:groups="",namespace=idempotency-system,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",namespace=idempotency-system,resources=events,verbs=create
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations;validatingwebhookconfigurations,resourceNames=idempotency-operator,verbs=list;watch;update
 // +kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create

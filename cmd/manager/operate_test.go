@@ -24,7 +24,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	kubeyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
@@ -33,7 +32,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
-	"github.com/idempotency-dev/operator/internal/policy"
 	podwebhook "github.com/idempotency-dev/operator/internal/webhook"
 )
 
@@ -60,9 +58,12 @@ func installed(t *testing.T, directory string) []*unstructured.Unstructured {
 
 // startAPI starts an API server with everything of config/default in it, and returns its client and the path of a kubeconfig that logs in as
 // the operator's service account. The webhooks are not reached there: nothing routes to Services.
-func startAPI(t *testing.T) (client.Client, string) {
+func startAPI(t *testing.T, change ...func(*envtest.APIServer)) (client.Client, string) {
 	t.Helper()
 	environment := &envtest.Environment{}
+	for _, f := range change {
+		f(environment.ControlPlane.GetAPIServer())
+	}
 	config, err := environment.Start()
 	if err != nil {
 		t.Fatalf("start kube-apiserver and etcd: %v", err)
@@ -116,69 +117,6 @@ func (l *transcript) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
-}
-
-// TestOperator runs the program with the rights that config/rbac gives it, and no others.
-func TestOperator(t *testing.T) {
-	admin, kubeconfig := startAPI(t)
-	t.Setenv("KUBECONFIG", kubeconfig)
-	probes, out := freePort(t), &transcript{}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- run(ctx, []string{
-			"--namespace=idempotency-system", "--sidecar-image=proxy:1", "--leader-elect", "--metrics-bind-address=127.0.0.1:" + freePort(t),
-			"--health-probe-bind-address=127.0.0.1:" + probes, "--webhook-port=" + freePort(t), "--drain-delay=0s",
-		}, os.Getenv, out)
-	}()
-	wait(t, ended, func() error { return ready(ctx, "http://127.0.0.1:"+probes+"/readyz") })
-
-	// The validating webhook cannot be reached in this test, and refuses every policy as long as it is there.
-	validating := &admissionv1.ValidatingWebhookConfiguration{}
-	validating.Name = name
-	if err := admin.Delete(ctx, validating); err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range installed(t, "samples") {
-		o.SetNamespace("default")
-		wait(t, ended, func() error { return client.IgnoreAlreadyExists(admin.Create(ctx, o)) })
-	}
-	// The sample's database is nowhere. That the policy says so takes nearly every right that the operator has.
-	p := &v1alpha1.IdempotencyPolicy{}
-	wait(t, ended, func() error {
-		if err := admin.Get(ctx, types.NamespacedName{Namespace: "default", Name: "payments"}, p); err != nil {
-			return err
-		}
-		for _, c := range p.Status.Conditions {
-			if c.Type == v1alpha1.ConditionReady && c.Reason == v1alpha1.ReasonUnreachable {
-				return nil
-			}
-		}
-		return fmt.Errorf("conditions are %v", p.Status.Conditions)
-	})
-	config := &corev1.ConfigMap{}
-	if err := admin.Get(ctx, types.NamespacedName{Namespace: "default", Name: policy.ConfigMapName(p)}, config); err != nil {
-		t.Error(err)
-	}
-	mutating := &admissionv1.MutatingWebhookConfiguration{}
-	if err := admin.Get(ctx, types.NamespacedName{Name: name}, mutating); err != nil {
-		t.Fatal(err)
-	}
-	for i := range mutating.Webhooks {
-		if len(mutating.Webhooks[i].ClientConfig.CABundle) == 0 {
-			t.Errorf("webhook %s has no CA bundle", mutating.Webhooks[i].Name)
-		}
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("the operator ended with %v", err)
-	}
-	if strings.Contains(out.String(), "forbidden") {
-		t.Errorf("the operator lacks a right:\n%s", out)
-	}
-	if strings.Contains(out.String(), "change-me") {
-		t.Error("the log has a part of a connection string")
-	}
 }
 
 // ready asks a probe.

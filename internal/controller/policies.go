@@ -24,7 +24,6 @@ import (
 
 // +kubebuilder:rbac:groups=idempotency.dev,resources=idempotencypolicies,verbs=list;watch;patch
 // +kubebuilder:rbac:groups=idempotency.dev,resources=idempotencypolicies/status,verbs=patch
-// +kubebuilder:rbac:groups=idempotency.dev,resources=idempotencypolicies/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=pods;services;namespaces,verbs=list;watch
