@@ -51,7 +51,7 @@ const (
 
 // IdempotencyPolicySpec is what the platform team asks for.
 // +kubebuilder:validation:XValidation:rule="has(self.keyspace) == has(oldSelf.keyspace) && (!has(self.keyspace) || self.keyspace == oldSelf.keyspace)",message="keyspace cannot change: entries recorded under the old name would no longer be found, and a retry would execute again; create a new policy instead"
-// +kubebuilder:validation:XValidation:rule="has(self.client.header) == has(oldSelf.client.header) && (!has(self.client.header) || self.client.header.lowerAscii() == oldSelf.client.header.lowerAscii()) && has(self.client.authorization) == has(oldSelf.client.authorization)",message="how a client is known cannot change: entries recorded for the old name of a client would no longer be found, and a retry would execute again; create a new policy instead"
+// +kubebuilder:validation:XValidation:rule="has(self.client.header) == has(oldSelf.client.header) && (!has(self.client.header) || self.client.header.lowerAscii() == oldSelf.client.header.lowerAscii()) && has(self.client.authorization) == has(oldSelf.client.authorization) && has(self.client.jwt) == has(oldSelf.client.jwt) && (!has(self.client.jwt) || self.client.jwt.issuer == oldSelf.client.jwt.issuer && self.client.jwt.claim == oldSelf.client.jwt.claim)",message="how a client is known cannot change: entries recorded for the old name of a client would no longer be found, and a retry would execute again; create a new policy instead"
 // +kubebuilder:validation:XValidation:rule="!has(self.store.postgres) || !has(oldSelf.store.postgres) || self.store.postgres.schema == oldSelf.store.postgres.schema",message="store.postgres.schema cannot change: entries recorded in the old schema would no longer be found, and a retry would execute again; create a new policy instead"
 type IdempotencyPolicySpec struct {
 	// mode: Enforce acts; Audit changes nothing for clients and counts what would have been refused or replayed.
@@ -82,7 +82,7 @@ type IdempotencyPolicySpec struct {
 	// +optional
 	Retention Retention `json:"retention,omitempty"`
 
-	// client says who a request is from: entries of two clients never meet. It cannot be changed, but for trustedCIDRs.
+	// client says who a request is from: entries of two clients never meet. It cannot be changed, but for trustedCIDRs and, of jwt, audiences and jwksURI.
 	Client Client `json:"client"`
 
 	// routes are the requests that are given exactly one effect. Everything else passes through untouched.
@@ -199,7 +199,7 @@ type Retention struct {
 }
 
 // Client says how the sender of a request is known. Exactly one field is set.
-// +kubebuilder:validation:XValidation:rule="(has(self.header) ? 1 : 0) + (has(self.authorization) ? 1 : 0) + (has(self.shared) ? 1 : 0) == 1",message="set exactly one of header, authorization and shared"
+// +kubebuilder:validation:XValidation:rule="(has(self.header) ? 1 : 0) + (has(self.jwt) ? 1 : 0) + (has(self.authorization) ? 1 : 0) + (has(self.shared) ? 1 : 0) == 1",message="set exactly one of header, jwt, authorization and shared"
 // +kubebuilder:validation:XValidation:rule="!has(self.trustedCIDRs) || has(self.header)",message="trustedCIDRs belongs to header: remove it or set header"
 type Client struct {
 	// header names the request header that holds the client's identity.
@@ -216,6 +216,10 @@ type Client struct {
 	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="write an address range such as 10.0.0.0/8"
 	// +optional
 	TrustedCIDRs []string `json:"trustedCIDRs,omitempty"`
+
+	// jwt: the client is a claim of the request's bearer token, whose signature, issuer, audience and times are verified.
+	// +optional
+	JWT *JWTClient `json:"jwt,omitempty"`
 
 	// authorization: the client is the SHA-256 of the Authorization header. A caller whose token is refreshed is another client from then on,
 	// so it fits credentials that outlive the window, such as API keys.
@@ -284,6 +288,11 @@ type Route struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	ReconcilePath string `json:"reconcilePath,omitempty"`
+
+	// replayAuthorization is a path on the app that is asked, by a GET with the caller's credentials, before a recorded answer is replayed: only a 2xx lets it out. Empty: nobody is asked.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	ReplayAuthorization string `json:"replayAuthorization,omitempty"`
 
 	// responses says which answers are recorded and how.
 	// +kubebuilder:default={}

@@ -164,6 +164,8 @@ func example(config proxyconfig.Config, url string) string {
 	switch config.Client.Type {
 	case "Header":
 		fmt.Fprintf(&b, " -H '%s: alice'", config.Client.Header)
+	case "JWT":
+		b.WriteString(` -H "Authorization: Bearer $TOKEN"`)
 	case "Authorization":
 		b.WriteString(" -H 'Authorization: Bearer alice'")
 	}

@@ -50,6 +50,10 @@ func compileClient(c v1alpha1.Client) proxyconfig.Client {
 			Header:       textproto.CanonicalMIMEHeaderKey(c.Header),
 			TrustedCIDRs: sortedSet(c.TrustedCIDRs, canonicalCIDR),
 		}
+	case c.JWT != nil:
+		return proxyconfig.Client{Type: "JWT", JWT: &proxyconfig.JWT{
+			Issuer: c.JWT.Issuer, Audiences: sortedSet(c.JWT.Audiences, func(audience string) string { return audience }), JWKSURI: c.JWT.JWKSURI, Claim: c.JWT.Claim,
+		}}
 	case c.Authorization != nil:
 		return proxyconfig.Client{Type: "Authorization"}
 	default:
@@ -63,25 +67,26 @@ func compileRoute(r v1alpha1.Route, window v1alpha1.Duration) proxyconfig.Route 
 		window = r.Window
 	}
 	return proxyconfig.Route{
-		Name:               r.Name,
-		Methods:            sortedSet(r.Methods, func(m v1alpha1.Method) string { return string(m) }),
-		Path:               r.Path,
-		KeyRequired:        *r.Key.Required,
-		KeyHeader:          textproto.CanonicalMIMEHeaderKey(r.Key.Header),
-		KeyMaxLength:       int(r.Key.MaxLength),
-		KeyPattern:         r.Key.Pattern,
-		WindowMillis:       millis(window),
-		CanonicalJSON:      *r.Fingerprint.CanonicalJSON,
-		FingerprintHeaders: sortedSet(r.Fingerprint.Headers, textproto.CanonicalMIMEHeaderKey),
-		FingerprintIgnore:  sortedSet(r.Fingerprint.Ignore, func(pointer string) string { return pointer }),
-		InFlight:           string(r.InFlight.Mode),
-		MaxWaitMillis:      millis(r.InFlight.MaxWait),
-		OnUnknownOutcome:   string(r.OnUnknownOutcome),
-		ReconcilePath:      r.ReconcilePath,
-		ResponseMaxBytes:   r.Responses.MaxBytes.Value(),
-		ResponseHeaders:    sortedSet(r.Responses.Headers, textproto.CanonicalMIMEHeaderKey),
-		StatusRules:        compileStatuses(r.Responses.Statuses),
-		TimeoutMillis:      millis(r.Timeout),
+		Name:                r.Name,
+		Methods:             sortedSet(r.Methods, func(m v1alpha1.Method) string { return string(m) }),
+		Path:                r.Path,
+		KeyRequired:         *r.Key.Required,
+		KeyHeader:           textproto.CanonicalMIMEHeaderKey(r.Key.Header),
+		KeyMaxLength:        int(r.Key.MaxLength),
+		KeyPattern:          r.Key.Pattern,
+		WindowMillis:        millis(window),
+		CanonicalJSON:       *r.Fingerprint.CanonicalJSON,
+		FingerprintHeaders:  sortedSet(r.Fingerprint.Headers, textproto.CanonicalMIMEHeaderKey),
+		FingerprintIgnore:   sortedSet(r.Fingerprint.Ignore, func(pointer string) string { return pointer }),
+		InFlight:            string(r.InFlight.Mode),
+		MaxWaitMillis:       millis(r.InFlight.MaxWait),
+		OnUnknownOutcome:    string(r.OnUnknownOutcome),
+		ReconcilePath:       r.ReconcilePath,
+		ReplayAuthorization: r.ReplayAuthorization,
+		ResponseMaxBytes:    r.Responses.MaxBytes.Value(),
+		ResponseHeaders:     sortedSet(r.Responses.Headers, textproto.CanonicalMIMEHeaderKey),
+		StatusRules:         compileStatuses(r.Responses.Statuses),
+		TimeoutMillis:       millis(r.Timeout),
 	}
 }
 

@@ -21,6 +21,9 @@ func Default(p *v1alpha1.IdempotencyPolicy) {
 			setDefault(&postgres.AdminDSNSecretRef.Key, "dsn")
 		}
 	}
+	if jwt := spec.Client.JWT; jwt != nil {
+		setDefault(&jwt.Claim, "sub")
+	}
 	setDefault(&spec.Retention.Window, "24h")
 	setDefault(&spec.Retention.CreateAhead, 7)
 	setDefault(&spec.Retention.DeletionPolicy, v1alpha1.DeletionRetain)

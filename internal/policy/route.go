@@ -66,6 +66,9 @@ func validateRoute(at *field.Path, r v1alpha1.Route, spec v1alpha1.IdempotencyPo
 	errs = append(errs, validateFingerprint(at.Child("fingerprint"), r.Fingerprint)...)
 	errs = append(errs, validateInFlight(at.Child("inFlight"), r.InFlight)...)
 	errs = append(errs, validateUnknown(at, r)...)
+	if r.ReplayAuthorization != "" {
+		errs = append(errs, validateAppPath(at.Child("replayAuthorization"), r.ReplayAuthorization, "/may-replay")...)
+	}
 	errs = append(errs, validateResponses(at.Child("responses"), r.Responses)...)
 	return append(errs, validateTimeout(at, r, spec.Retention.Window)...)
 }
@@ -182,11 +185,16 @@ func validateUnknown(at *field.Path, r v1alpha1.Route) field.ErrorList {
 	if r.ReconcilePath == "" {
 		return append(errs, field.Required(at, "Reconcile asks the app: write the path that answers whether the request took effect, such as /reconcile"))
 	}
-	_, err := url.ParseRequestURI(r.ReconcilePath)
-	if err != nil || !strings.HasPrefix(r.ReconcilePath, "/") || strings.HasPrefix(r.ReconcilePath, "//") || strings.ContainsAny(r.ReconcilePath, "?# ") || len(r.ReconcilePath) > 1024 {
-		errs = append(errs, field.Invalid(at, r.ReconcilePath, "write a path on the app, without host, query or fragment, such as /reconcile"))
+	return append(errs, validateAppPath(at, r.ReconcilePath, "/reconcile")...)
+}
+
+// validateAppPath refuses what is no path on the app.
+func validateAppPath(at *field.Path, path, example string) field.ErrorList {
+	_, err := url.ParseRequestURI(path)
+	if err != nil || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "?# ") || len(path) > 1024 {
+		return field.ErrorList{field.Invalid(at, path, "write a path on the app, without host, query or fragment, such as "+example)}
 	}
-	return errs
+	return nil
 }
 
 func validateResponses(at *field.Path, responses v1alpha1.Responses) field.ErrorList {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
+	"github.com/idempotency-dev/operator/internal/proxyconfig"
 )
 
 // Validate reports everything that keeps p, with its defaults applied, from working: what no schema can say, such as overlapping routes, and
@@ -103,23 +104,48 @@ func validateRetention(at *field.Path, retention v1alpha1.Retention) field.Error
 func validateClient(at *field.Path, client v1alpha1.Client) field.ErrorList {
 	var errs field.ErrorList
 	set := 0
-	for _, is := range []bool{client.Header != "", client.Authorization != nil, client.Shared != nil} {
+	for _, is := range []bool{client.Header != "", client.JWT != nil, client.Authorization != nil, client.Shared != nil} {
 		if is {
 			set++
 		}
 	}
 	if set != 1 {
-		errs = append(errs, field.Invalid(at, fmt.Sprintf("%d of them set", set), "set exactly one of header, authorization and shared"))
+		errs = append(errs, field.Invalid(at, fmt.Sprintf("%d of them set", set), "set exactly one of header, jwt, authorization and shared"))
 	}
 	if client.Header != "" {
 		errs = append(errs, validateHeader(at.Child("header"), client.Header, unfitForIdentity)...)
 	} else if len(client.TrustedCIDRs) > 0 {
 		errs = append(errs, field.Forbidden(at.Child("trustedCIDRs"), "it belongs to header: remove it or set header"))
 	}
+	if client.JWT != nil {
+		errs = append(errs, validateJWT(at.Child("jwt"), *client.JWT)...)
+	}
 	for i, cidr := range client.TrustedCIDRs {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
 			errs = append(errs, field.Invalid(at.Child("trustedCIDRs").Index(i), cidr, "write an address range such as 10.0.0.0/8"))
 		}
+	}
+	return errs
+}
+
+func validateJWT(at *field.Path, jwt v1alpha1.JWTClient) field.ErrorList {
+	var errs field.ErrorList
+	if jwt.Issuer == "" {
+		errs = append(errs, field.Required(at.Child("issuer"), "write what tokens name in iss, such as https://issuer.example"))
+	}
+	if len(jwt.Audiences) == 0 {
+		errs = append(errs, field.Required(at.Child("audiences"), "tokens for other services would be taken: write what tokens for this one name in aud"))
+	}
+	for i, audience := range jwt.Audiences {
+		if audience == "" {
+			errs = append(errs, field.Required(at.Child("audiences").Index(i), "write what tokens for this service name in aud"))
+		}
+	}
+	if problem := proxyconfig.JWKSURIProblem(jwt.JWKSURI); problem != "" {
+		errs = append(errs, field.Invalid(at.Child("jwksURI"), jwt.JWKSURI, problem))
+	}
+	if jwt.Claim == "" {
+		errs = append(errs, field.Required(at.Child("claim"), "write the claim that names the caller, such as sub"))
 	}
 	return errs
 }

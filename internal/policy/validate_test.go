@@ -131,6 +131,11 @@ func TestValidateSidecar(t *testing.T) {
 }
 
 func TestValidateClient(t *testing.T) {
+	jwt := func(f func(*v1alpha1.JWTClient)) v1alpha1.Client {
+		j := &v1alpha1.JWTClient{Issuer: "https://issuer.example", Audiences: []string{"shop"}, JWKSURI: "https://issuer.example/keys", Claim: "sub"}
+		f(j)
+		return v1alpha1.Client{JWT: j}
+	}
 	set := func(c v1alpha1.Client) func(*v1alpha1.IdempotencyPolicySpec) {
 		return func(s *v1alpha1.IdempotencyPolicySpec) { s.Client = c }
 	}
@@ -138,6 +143,14 @@ func TestValidateClient(t *testing.T) {
 		{"authorization", set(v1alpha1.Client{Authorization: &v1alpha1.AuthorizationClient{}}), nil, ""},
 		{"shared", set(v1alpha1.Client{Shared: &v1alpha1.SharedClient{}}), nil, ""},
 		{"header with ranges", set(v1alpha1.Client{Header: "X-Client-Id", TrustedCIDRs: []string{"10.0.0.0/8", "fd00::/8"}}), nil, ""},
+		{"jwt", set(jwt(func(*v1alpha1.JWTClient) {})), nil, ""},
+		{"keys from a service of the cluster", set(jwt(func(j *v1alpha1.JWTClient) { j.JWKSURI = "http://dex.auth.svc/keys" })), nil, ""},
+		{"keys that anybody on the way may replace", set(jwt(func(j *v1alpha1.JWTClient) { j.JWKSURI = "http://issuer.example/keys" })), []string{"spec.client.jwt.jwksURI"}, "https"},
+		{"no place for the keys", set(jwt(func(j *v1alpha1.JWTClient) { j.JWKSURI = "/keys" })), []string{"spec.client.jwt.jwksURI"}, "absolute URL"},
+		{"tokens for anybody", set(jwt(func(j *v1alpha1.JWTClient) { j.Audiences = nil })), []string{"spec.client.jwt.audiences"}, "aud"},
+		{"an empty audience", set(jwt(func(j *v1alpha1.JWTClient) { j.Audiences = []string{""} })), []string{"spec.client.jwt.audiences[0]"}, "aud"},
+		{"tokens of anybody", set(jwt(func(j *v1alpha1.JWTClient) { j.Issuer = "" })), []string{"spec.client.jwt.issuer"}, "iss"},
+		{"no claim", set(jwt(func(j *v1alpha1.JWTClient) { j.Claim = "" })), []string{"spec.client.jwt.claim"}, "sub"},
 		{"none", set(v1alpha1.Client{}), []string{"spec.client"}, "exactly one"},
 		{"two", set(v1alpha1.Client{Header: "X-Client-Id", Shared: &v1alpha1.SharedClient{}}), []string{"spec.client"}, "exactly one"},
 		{"ranges without header", set(v1alpha1.Client{Shared: &v1alpha1.SharedClient{}, TrustedCIDRs: []string{"10.0.0.0/8"}}), []string{"spec.client.trustedCIDRs"}, "set header"},
@@ -194,6 +207,8 @@ func TestValidateRoute(t *testing.T) {
 		{"nanoseconds", window("1ns"), []string{"spec.routes[0].window"}, "not a duration"},
 		{"a policy's window has the same bounds", func(s *v1alpha1.IdempotencyPolicySpec) { s.Retention.Window = "59s" }, []string{"spec.retention.window"}, bounds},
 
+		{"a question before a replay", change(func(r *v1alpha1.Route) { r.ReplayAuthorization = "/may-replay" }), nil, ""},
+		{"a question to another host", change(func(r *v1alpha1.Route) { r.ReplayAuthorization = "https://other.example/may" }), []string{"spec.routes[0].replayAuthorization"}, "path on the app"},
 		{"the shortest timeout", timeout("1ms"), nil, ""},
 		{"the longest timeout", timeout("1h"), nil, ""},
 		{"no time at all", timeout("0s"), []string{"spec.routes[0].timeout"}, "between 1ms and 1h"},

@@ -123,7 +123,7 @@ func TestSetAsideIsTriedAgain(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := newMetrics(registry, time.Now)
 	l := newLink(store, "", keystore.NewHolder(), DefaultLimits(), m, quietLogger())
-	g := newGeneration(sampleConfig(), l)
+	g := newGeneration(sampleConfig(), l, nil)
 	defer g.leave()
 	s := newSettler(j, 1<<20, m, quietLogger())
 	j.add(t, sampleRecord(1))

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/idempotency-dev/operator/internal/proxyconfig"
 )
@@ -25,10 +26,20 @@ const (
 type identity struct {
 	proxyconfig.Client
 	trusted []netip.Prefix
+	tokens  *tokens // when Type is JWT
 }
 
-func newIdentity(c proxyconfig.Client) *identity {
+// newIdentity takes over the keys of old, which may be nil, where they are published at the same place.
+func newIdentity(c proxyconfig.Client, now func() time.Time, old *identity) *identity {
 	id := &identity{Client: c}
+	if c.JWT != nil {
+		id.tokens = &tokens{JWT: *c.JWT, now: now}
+		if old != nil && old.tokens != nil && old.tokens.JWKSURI == c.JWT.JWKSURI {
+			id.tokens.keys = old.tokens.keys
+		} else {
+			id.tokens.keys = newKeySet(c.JWT.JWKSURI, now)
+		}
+	}
 	for _, cidr := range c.TrustedCIDRs {
 		id.trusted = append(id.trusted, netip.MustParsePrefix(cidr).Masked()) // proxyconfig.Validate parsed it already
 	}
@@ -73,6 +84,8 @@ func (id *identity) of(r *http.Request) (string, error) {
 	switch id.Type {
 	case "Shared":
 		return SharedClient, nil
+	case "JWT":
+		return id.tokens.of(r)
 	case "Authorization":
 		values := r.Header["Authorization"]
 		if len(values) != 1 || values[0] == "" {

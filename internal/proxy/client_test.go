@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/idempotency-dev/operator/internal/proxyconfig"
 )
@@ -43,7 +44,7 @@ func TestClient(t *testing.T) {
 		{authorization, "192.0.2.1:1", http.Header{"Authorization": {"Bearer 1", "Bearer 2"}}, "", "two tokens"},
 		{shared, "192.0.2.1:1", http.Header{}, "*", "everyone"},
 	} {
-		id := newIdentity(row.config)
+		id := newIdentity(row.config, time.Now, nil)
 		r := &http.Request{RemoteAddr: row.peer, Header: row.header}
 		id.strip(r)
 		client, err := id.of(r)
@@ -60,7 +61,7 @@ func TestClient(t *testing.T) {
 }
 
 func TestLookalikesAreDropped(t *testing.T) {
-	id := newIdentity(proxyconfig.Client{Type: "Header", Header: "X-Client-Id"})
+	id := newIdentity(proxyconfig.Client{Type: "Header", Header: "X-Client-Id"}, time.Now, nil)
 	r := &http.Request{Header: http.Header{
 		"X_client_id": {"bob"}, "X_Client-Id": {"bob"}, "Idempotency_reservation": {"1"}, "Idempotency-Seed": {"1"}, "IDEMPOTENCY_SEED": {"1"}, "X-Client-Id": {"alice"}, "X_other": {"1"},
 	}}

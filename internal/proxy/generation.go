@@ -18,8 +18,8 @@ type generation struct {
 }
 
 // newGeneration is in use once, by whoever made it, and takes over one use of l.
-func newGeneration(config proxyconfig.Config, l *link) *generation {
-	g := &generation{config: config, router: newRouter(config.Routes), identity: newIdentity(config.Client), link: l}
+func newGeneration(config proxyconfig.Config, l *link, id *identity) *generation {
+	g := &generation{config: config, router: newRouter(config.Routes), identity: id, link: l}
 	g.users.Store(1)
 	return g
 }

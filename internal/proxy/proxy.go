@@ -105,17 +105,21 @@ func New(o Options) (*Proxy, error) {
 
 // Load makes config and store, of that identity, the ones that requests meet from now on. A nil store keeps the current one. Requests in flight
 // keep theirs, and a store is closed behind the last one. The first Load needs a store.
-func (p *Proxy) Load(config proxyconfig.Config, store keystore.Store, identity string) {
+func (p *Proxy) Load(config proxyconfig.Config, store keystore.Store, storeID string) {
 	old := p.current.Load()
 	var l *link
 	if store != nil {
-		l = newLink(store, identity, p.holder, p.limits, p.metrics, p.log)
+		l = newLink(store, storeID, p.holder, p.limits, p.metrics, p.log)
 		defer p.settler.journal.reconsider()
 	} else {
 		l = old.link
 		l.users.Add(1)
 	}
-	p.current.Store(newGeneration(config, l))
+	var known *identity
+	if old != nil {
+		known = old.identity
+	}
+	p.current.Store(newGeneration(config, l, newIdentity(config.Client, p.now, known)))
 	p.metrics.generation.Set(float64(config.Policy.Generation))
 	if old != nil {
 		old.leave()

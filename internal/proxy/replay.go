@@ -9,10 +9,14 @@ import (
 	"github.com/idempotency-dev/operator/internal/keystore"
 )
 
-// replay answers with what was recorded.
+// replay answers with what was recorded, to a caller who may have it. It is the only way out for what another request has brought about.
 func (x *exchange) replay(answer *keystore.Answer) {
 	if answer == nil {
 		x.refuse(errStoreUnavailable)
+		return
+	}
+	if err := x.authorize(); err != nil {
+		x.refuse(err)
 		return
 	}
 	if answer.Tombstone != "" {

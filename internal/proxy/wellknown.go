@@ -61,6 +61,8 @@ func publishedClient(c proxyconfig.Client) string {
 	switch c.Type {
 	case "Header":
 		return "the value of " + c.Header
+	case "JWT":
+		return "the claim " + c.JWT.Claim + " of a verified bearer token (JWT) of " + c.JWT.Issuer
 	case "Authorization":
 		return "the Authorization header, as a hash"
 	default:

@@ -88,7 +88,13 @@ func TestValidate(t *testing.T) {
 		{"store.type", func(c *Config) { c.Store.Type = "" }},
 		{"store.schema", func(c *Config) { c.Store.Schema = "" }},
 		{"store.onUnavailable", func(c *Config) { c.Store.OnUnavailable = "" }},
-		{"client.type", func(c *Config) { c.Client.Type = "JWT" }},
+		{"client.type", func(c *Config) { c.Client.Type = "Cookie" }},
+		{"client.jwt: it belongs", func(c *Config) { c.Client = Client{Type: "JWT"} }},
+		{"client.jwt: it belongs", func(c *Config) { c.Client.JWT = sampleJWT() }},
+		{"client.jwt.issuer", func(c *Config) { c.Client = Client{Type: "JWT", JWT: sampleJWT()}; c.Client.JWT.Issuer = "" }},
+		{"client.jwt.audiences", func(c *Config) { c.Client = Client{Type: "JWT", JWT: sampleJWT()}; c.Client.JWT.Audiences = nil }},
+		{"client.jwt.jwksURI", func(c *Config) { c.Client = Client{Type: "JWT", JWT: sampleJWT()}; c.Client.JWT.JWKSURI = "ftp://x/" }},
+		{"client.jwt.claim", func(c *Config) { c.Client = Client{Type: "JWT", JWT: sampleJWT()}; c.Client.JWT.Claim = "" }},
 		{"client.header", func(c *Config) { c.Client.Header = "x-client-id" }},
 		{"client.header", func(c *Config) { c.Client.Header = "" }},
 		{"client:", func(c *Config) { c.Client.Type = "Shared" }},
@@ -114,6 +120,9 @@ func TestValidate(t *testing.T) {
 		{"routes[0].reconcilePath", func(c *Config) { c.Routes[0].ReconcilePath = "" }},
 		{"routes[0].reconcilePath", func(c *Config) { c.Routes[0].OnUnknownOutcome = "Block" }},
 		{"routes[0].reconcilePath", func(c *Config) { c.Routes[0].ReconcilePath = "/%zz" }},
+		{"routes[0].replayAuthorization", func(c *Config) { c.Routes[0].ReplayAuthorization = "//other.example/may" }},
+		{"routes[0].replayAuthorization", func(c *Config) { c.Routes[0].ReplayAuthorization = "may" }},
+		{"routes[0].replayAuthorization", func(c *Config) { c.Routes[0].ReplayAuthorization = "/may?x" }},
 		{"routes[0].responseMaxBytes", func(c *Config) { c.Routes[0].ResponseMaxBytes = -1 }},
 		{"routes[0].responseMaxBytes", func(c *Config) { c.Routes[0].ResponseMaxBytes = 64<<20 + 1 }},
 		{"routes[0].responseHeaders[0]", func(c *Config) { c.Routes[0].ResponseHeaders[0] = "" }},
@@ -137,6 +146,10 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s: got %v", row.at, err)
 		}
 	}
+}
+
+func sampleJWT() *JWT {
+	return &JWT{Issuer: "https://issuer.example", Audiences: []string{"shop"}, JWKSURI: "https://issuer.example/keys", Claim: "sub"}
 }
 
 func FuzzDecode(f *testing.F) {

@@ -44,12 +44,26 @@ type Store struct {
 
 // Client says who a request is from.
 type Client struct {
-	// Type is Header, Authorization or Shared.
+	// Type is Header, JWT, Authorization or Shared.
 	Type string `json:"type"`
 	// Header is the name of the header, canonical, when Type is Header.
 	Header string `json:"header,omitempty"`
 	// TrustedCIDRs may set the header, sorted; empty: anyone.
 	TrustedCIDRs []string `json:"trustedCIDRs,omitempty"`
+	// JWT when Type is JWT.
+	JWT *JWT `json:"jwt,omitempty"`
+}
+
+// JWT says which bearer tokens are believed, and what of them is the client.
+type JWT struct {
+	// Issuer of the tokens, exactly.
+	Issuer string `json:"issuer"`
+	// Audiences, sorted: a token is for at least one of them.
+	Audiences []string `json:"audiences"`
+	// JWKSURI is where the issuer publishes its keys.
+	JWKSURI string `json:"jwksURI"`
+	// Claim that holds the client.
+	Claim string `json:"claim"`
 }
 
 // Route is one kind of enforced request.
@@ -83,6 +97,8 @@ type Route struct {
 	OnUnknownOutcome string `json:"onUnknownOutcome"`
 	// ReconcilePath on the app, when OnUnknownOutcome is Reconcile.
 	ReconcilePath string `json:"reconcilePath,omitempty"`
+	// ReplayAuthorization is a path on the app that is asked before a replay; empty: nobody is.
+	ReplayAuthorization string `json:"replayAuthorization,omitempty"`
 	// ResponseMaxBytes of a recorded body.
 	ResponseMaxBytes int64 `json:"responseMaxBytes"`
 	// ResponseHeaders to record beside the built-in ones, canonical and sorted.

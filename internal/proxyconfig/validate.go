@@ -70,7 +70,8 @@ func (p *problems) between(at string, millis int64, least, most time.Duration) {
 }
 
 func (p *problems) client(c Client) {
-	p.oneOf("client.type", c.Type, "Header", "Authorization", "Shared")
+	p.oneOf("client.type", c.Type, "Header", "JWT", "Authorization", "Shared")
+	p.jwt(c)
 	if c.Type == "Header" {
 		p.requestHeader("client.header", c.Header)
 		p.check(c.Header != "Host", "client.header: Host names no client")
@@ -85,6 +86,33 @@ func (p *problems) client(c Client) {
 
 func (p *problems) header(at, name string) {
 	p.check(name != "" && textproto.CanonicalMIMEHeaderKey(name) == name && validToken(name), "%s: %q is not a canonical header name", at, name)
+}
+
+func (p *problems) jwt(c Client) {
+	p.check((c.Type == "JWT") == (c.JWT != nil), "client.jwt: it belongs to type JWT, and type JWT needs it")
+	if c.JWT == nil {
+		return
+	}
+	p.check(c.JWT.Issuer != "", "client.jwt.issuer: is empty")
+	p.check(len(c.JWT.Audiences) > 0 && !slices.Contains(c.JWT.Audiences, ""), "client.jwt.audiences: none, or one that is empty")
+	p.check(c.JWT.Claim != "", "client.jwt.claim: is empty")
+	problem := JWKSURIProblem(c.JWT.JWKSURI)
+	p.check(problem == "", "client.jwt.jwksURI: %s", problem)
+}
+
+// JWKSURIProblem says what is wrong with the place of an issuer's keys; nothing: "". Whoever can answer in its stead can make himself any client.
+func JWKSURIProblem(uri string) string {
+	u, err := url.Parse(uri)
+	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" {
+		return "write an absolute URL without user and fragment, such as https://issuer.example/.well-known/jwks.json"
+	}
+	host := u.Hostname()
+	address, err := netip.ParseAddr(host)
+	inside := err == nil && address.IsLoopback() || strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".svc.cluster.local")
+	if u.Scheme != "https" && (u.Scheme != "http" || !inside) {
+		return "write an https URL; http is for services of the cluster, whose names end in .svc or .svc.cluster.local"
+	}
+	return ""
 }
 
 // requestHeader refuses, beside what is no name, what net/http takes out of a request's header: it would never be seen.
@@ -123,6 +151,11 @@ func (p *problems) route(at string, r Route) {
 	p.check((r.OnUnknownOutcome == "Reconcile") == strings.HasPrefix(r.ReconcilePath, "/"), "%s.reconcilePath: %q does not fit onUnknownOutcome %s", at, r.ReconcilePath, r.OnUnknownOutcome)
 	if _, err := url.ParseRequestURI(r.ReconcilePath); r.ReconcilePath != "" {
 		p.check(err == nil, "%s.reconcilePath: %q is no path", at, r.ReconcilePath)
+	}
+	if r.ReplayAuthorization != "" {
+		_, err := url.ParseRequestURI(r.ReplayAuthorization)
+		ok := err == nil && strings.HasPrefix(r.ReplayAuthorization, "/") && !strings.HasPrefix(r.ReplayAuthorization, "//") && !strings.ContainsAny(r.ReplayAuthorization, "?#")
+		p.check(ok, "%s.replayAuthorization: %q is no path", at, r.ReplayAuthorization)
 	}
 	p.check(r.ResponseMaxBytes >= 0 && r.ResponseMaxBytes <= maxResponse, "%s.responseMaxBytes: %d is not between 0 and %d", at, r.ResponseMaxBytes, maxResponse)
 	for i, name := range r.ResponseHeaders {
