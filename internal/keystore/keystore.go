@@ -119,6 +119,8 @@ type Reservation struct {
 	// TakeOver: an entry whose outcome is unknown is given to this caller, as TakenOver, rather than reported as Unknown. An attempt that has ended
 	// is not begun again: with the Token that the entry was last reserved with, it stays Unknown.
 	TakeOver bool
+	// Repeated: the answer to an earlier Reserve with this Token was lost. That may still be under way, so that nothing is decided before it has ended.
+	Repeated bool
 }
 
 // Outcome is what Reserve found.

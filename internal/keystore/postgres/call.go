@@ -11,16 +11,25 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// begin says the isolation level that the functions ask for.
+const begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+
+// fixed are arguments that are the same in every attempt.
+func fixed(args ...any) func(bool) []any { return func(bool) []any { return args } }
+
+// errLocked: whether an earlier attempt has taken effect shows when the entry's lock is free again.
+var errLocked = errors.New("entry is locked")
+
 // call runs one statement as one transaction in one round trip, and scans its row into dest (none: there is nothing to know).
 //
 // It tries again when an attempt certainly changed nothing and another may fare better, and when a connection is lost: every statement that is
 // called here may be repeated, and connections of a server that has restarted or been replaced all break at their first use. repeated
 // says that an earlier attempt may have taken effect.
-func (s *Store) call(ctx context.Context, sql string, args []any, dest ...any) (repeated bool, err error) {
+func (s *Store) call(ctx context.Context, sql string, args func(repeated bool) []any, dest ...any) (repeated bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	for range s.pool.Config().MaxConns + 1 {
-		if err = s.attempt(ctx, sql, args, dest); err == nil || ctx.Err() != nil {
+		if err = s.attempt(ctx, sql, args(repeated), dest); err == nil || ctx.Err() != nil {
 			return repeated, err
 		}
 		again, uncertain := s.judge(err)
@@ -63,18 +72,22 @@ func (s *Store) attempt(ctx context.Context, sql string, args []any, dest []any)
 	} else {
 		err = scan(conn.QueryRow(ctx, sql, args...), dest)
 	}
+	s.condemn(ctx, conn, err)
+	return err
+}
+
+// condemn closes a connection that will not do better: it was made before we knew of the pooler, or leads to what is not the primary any more.
+func (s *Store) condemn(ctx context.Context, conn *pgxpool.Conn, err error) {
 	switch codeOf(err) {
 	case unknownStatement, duplicateStatement, readOnly:
-		// This connection will not do better: it was made before we knew of the pooler, or leads to what is not the primary any more.
 		_ = conn.Conn().Close(ctx)
 	}
-	return err
 }
 
 // explicitly runs the statement in a transaction that says its isolation level: three messages, one round trip.
 func explicitly(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, dest []any) error {
 	batch := &pgx.Batch{}
-	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	batch.Queue(begin)
 	batch.Queue(sql, args...)
 	batch.Queue("COMMIT")
 	results := conn.SendBatch(ctx, batch)

@@ -21,6 +21,9 @@ const (
 	unknownStatement   = "26000"
 	duplicateStatement = "42P05"
 	readOnly           = "25006"
+	undefinedFunction  = "42883"
+	undefinedColumn    = "42703"
+	permissionDenied   = "42501"
 	wrongIsolation     = "IK001"
 )
 
@@ -69,9 +72,9 @@ func causeOf(code string, err error) error {
 		return keystore.ErrAuthFailed
 	case readOnly:
 		return keystore.ErrReadOnly
-	case "42501":
+	case permissionDenied:
 		return keystore.ErrPermissionDenied
-	case "42883", "42P01", "42703", "42704", "3F000": // undefined function, table, column, type, schema
+	case undefinedFunction, "42P01", undefinedColumn, "42704", "3F000": // undefined function, table, column, type, schema
 		return keystore.ErrSchemaOutdated
 	}
 	return nil

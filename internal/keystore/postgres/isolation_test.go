@@ -84,7 +84,7 @@ func await(t testing.TB, what string, done func() bool) {
 const singleStatement = `
 CREATE OR REPLACE FUNCTION idempotency.%[1]s_reserve(
 	p_client text, p_key text, p_fingerprint bytea, p_token uuid, p_holder uuid, p_lease interval, p_window interval, p_route text,
-	p_take_over boolean, p_newest boolean
+	p_take_over boolean, p_newest boolean, p_patience integer
 ) RETURNS idempotency.decision LANGUAGE sql VOLATILE AS $$
 	WITH locked AS MATERIALIZED (
 		SELECT pg_advisory_xact_lock(hashtextextended(p_key, hashtextextended(p_client, 0))), idempotency.now_() AS now_at
@@ -114,7 +114,7 @@ func TestMidnight(t *testing.T) {
 		{"one statement is not: its snapshot is older than its lock", fmt.Sprintf(singleStatement, relation), pgx.ReadCommitted, keystore.New},
 		{
 			"ours would not be at REPEATABLE READ, were it not to refuse",
-			"CREATE OR REPLACE FUNCTION idempotency.enter() RETURNS void LANGUAGE sql AS ''", pgx.RepeatableRead, keystore.New,
+			"CREATE OR REPLACE FUNCTION idempotency.enter() RETURNS boolean LANGUAGE sql AS 'SELECT true'", pgx.RepeatableRead, keystore.New,
 		},
 	} {
 		t.Run(strings.ReplaceAll(row.reason, " ", "_"), func(t *testing.T) {
@@ -175,8 +175,10 @@ func TestRefusesOtherIsolation(t *testing.T) {
 	id := "gen_random_uuid()"
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 		for _, function := range []string{
-			relation + "_reserve('c', 'k', '', " + id + ", " + id + ", '1s', '1s', '', false, false)",
-			relation + "_complete('c', 'k', " + id + ", NULL, 200, NULL, NULL)",
+			relation + "_reserve('c', 'k', '', " + id + ", " + id + ", '1s', '1s', '', false, false, 0)",
+			relation + "_complete('c', 'k', " + id + ", NULL, 200, NULL, NULL, false)",
+			relation + "_reserve_many('{c}', '{k}', '{x}', '{00000000-0000-0000-0000-000000000002}', " + id + ", '1s', '{1s}', '{r}')",
+			relation + "_complete_many('{c}', '{k}', '{00000000-0000-0000-0000-000000000002}', '{NULL}', '{200}', '{NULL}', '{NULL}')",
 			relation + "_release('c', 'k', " + id + ")",
 			relation + "_mark_unknown('c', 'k', " + id + ")",
 			relation + "_settle('c', 'k', " + id + ", false, NULL, NULL, NULL, NULL)",

@@ -138,3 +138,17 @@ func harness(t *testing.T, prepare func(*database)) keystoretest.Harness {
 		SetClock: func(_ testing.TB, now time.Time) { d.setClock(now) },
 	}
 }
+
+// ferried is a harness whose stores send their calls in batches: all of them, or every second one.
+func ferried(t *testing.T, every int) keystoretest.Harness {
+	h := harness(t, nil)
+	open, opened := h.Open, 0
+	h.Open = func(t testing.TB, addr string) keystore.Store {
+		store := open(t, addr)
+		if opened++; opened%every == 0 {
+			t.Cleanup(store.(*postgres.Store).Ferry())
+		}
+		return store
+	}
+	return h
+}

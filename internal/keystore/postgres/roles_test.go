@@ -56,7 +56,7 @@ func TestSidecarMayOnlyCall(t *testing.T) {
 		"CREATE OR REPLACE FUNCTION idempotency.now_() RETURNS timestamptz LANGUAGE sql AS 'SELECT now()'",
 		"SELECT idempotency.now_()",
 		"SELECT idempotency.enter()",
-		"SELECT idempotency.hold(gen_random_uuid(), '1h', now())",
+		"SELECT idempotency.hold(gen_random_uuid(), '1h', now(), NULL)",
 		"SELECT idempotency.bucket_for('pg_class'::regclass, now())",
 		"SELECT idempotency." + relation + "_settle('c', 'k', gen_random_uuid(), false, NULL, NULL, NULL, NULL)",
 	} {
@@ -134,7 +134,7 @@ func call(t testing.TB, conn *pgx.Conn, token keystore.Token) keystore.Outcome {
 func tryCall(ctx context.Context, conn *pgx.Conn, token keystore.Token) (keystore.Outcome, error) {
 	var outcome keystore.Outcome
 	sql := "SELECT outcome FROM idempotency." + postgres.Relation(keyspaceName) +
-		"_reserve('c', 'k', '\\x00', $1, '00000000-0000-0000-0000-000000000001', '1h', '1h', 'r', false, false)"
+		"_reserve('c', 'k', '\\x00', $1, '00000000-0000-0000-0000-000000000001', '1h', '1h', 'r', false, false, 1)"
 	err := conn.QueryRow(ctx, sql, [16]byte(token)).Scan(&outcome)
 	return outcome, err
 }

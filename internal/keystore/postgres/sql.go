@@ -32,14 +32,19 @@ const settings = `
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s'
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off`
 
+// settingsMany are those of functions on many entries: each entry is looked up by itself.
+const settingsMany = settings + ` SET enable_hashjoin = off SET enable_mergejoin = off`
+
 // granted lists the functions of a keyspace that a sidecar calls, with their arguments. Their names end in _<action>.
 func granted() map[string]string {
 	return map[string]string{
-		"reserve":      "text, text, bytea, uuid, uuid, interval, interval, text, boolean, boolean",
-		"complete":     "text, text, uuid, text, integer, bytea, bytea",
-		"release":      "text, text, uuid",
-		"mark_unknown": "text, text, uuid",
-		"check":        "",
+		"reserve":       "text, text, bytea, uuid, uuid, interval, interval, text, boolean, boolean, integer",
+		"complete":      "text, text, uuid, text, integer, bytea, bytea, boolean",
+		"release":       "text, text, uuid",
+		"mark_unknown":  "text, text, uuid",
+		"check":         "",
+		"reserve_many":  "text[], text[], bytea[], uuid[], uuid, interval, interval[], text[]",
+		"complete_many": "text[], text[], uuid[], text[], integer[], bytea[], bytea[]",
 	}
 }
 
@@ -67,7 +72,9 @@ func inSchema(schema string) template {
 // inKeyspace is the template of what belongs to one keyspace.
 func inKeyspace(schema, keyspace string) template {
 	relation := Relation(keyspace)
-	lock := fmt.Sprintf("hashtextextended(p_key, hashtextextended(p_client, hashtextextended('%s', 0)))", relation)
+	lock := func(client, key string) string {
+		return fmt.Sprintf("hashtextextended(%s, hashtextextended(%s, hashtextextended('%s', 0)))", key, client, relation)
+	}
 	honoured := strings.NewReplacer("{{schema}}", quote(schema)).Replace(
 		"(t.expires_at > now_at OR t.state = 1 AND EXISTS (SELECT FROM {{schema}}.holders h WHERE h.holder = t.holder AND h.expires_at > now_at))")
 	pairs := []string{
@@ -75,7 +82,9 @@ func inKeyspace(schema, keyspace string) template {
 		"{{parent}}", quote(relation),
 		"{{relation}}", relation,
 		"{{settings}}", settings,
-		"{{lock}}", lock,
+		"{{settings_many}}", settingsMany,
+		"{{lock}}", lock("p_client", "p_key"),
+		"{{lock_many}}", lock("q.client", "q.key"),
 		"{{own}}", "t.client = p_client AND t.key = p_key AND t.token = p_token",
 		"{{honoured}}", honoured,
 		"{{reserved}}", strconv.Itoa(reserved),

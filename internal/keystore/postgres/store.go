@@ -6,14 +6,11 @@ package postgres
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idempotency-dev/operator/internal/keystore"
@@ -52,12 +49,19 @@ type Store struct {
 	pooler atomic.Bool
 	// explicit: the server's, the database's or the role's default isolation level is not ours, so that every transaction has to say it.
 	explicit atomic.Bool
+	lanes    lanes
+	// slow bounds the calls outside the lanes, which may wait for somebody else's transaction.
+	slow chan struct{}
+	// few calls of a kind are sent one by one in a batch: fewCalls, but for tests.
+	few int
 }
 
 var _ keystore.Store = (*Store)(nil)
 
 // statements are the calls, with the names of schema and functions in them.
-type statements struct{ reserve, complete, release, markUnknown, keepAlive, retire, check string }
+type statements struct {
+	reserve, reserveMany, complete, completeMany, release, markUnknown, keepAlive, retire, check string
+}
 
 // Open prepares a store. It does not wait for the server, and fails only with keystore.ErrDSNInvalid.
 func Open(ctx context.Context, c Config) (*Store, error) {
@@ -69,16 +73,20 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	s := &Store{
 		timeout: orDefault(c.Timeout, defaultTimeout),
 		sql: statements{
-			reserve:     t.query("reserve"),
-			complete:    t.query("complete"),
-			release:     t.query("release"),
-			markUnknown: t.query("mark_unknown"),
-			keepAlive:   t.query("keep_alive"),
-			retire:      t.query("retire"),
-			check:       t.query("check"),
+			reserve:      t.query("reserve"),
+			reserveMany:  t.query("reserve_many"),
+			complete:     t.query("complete"),
+			completeMany: t.query("complete_many"),
+			release:      t.query("release"),
+			markUnknown:  t.query("mark_unknown"),
+			keepAlive:    t.query("keep_alive"),
+			retire:       t.query("retire"),
+			check:        t.query("check"),
 		},
 	}
 	config.MaxConns = orDefault(c.MaxConns, defaultMaxConns)
+	s.lanes = lanes{free: int(max(1, config.MaxConns/2)), send: s.send}
+	s.slow, s.few = make(chan struct{}, max(1, config.MaxConns/4)), fewCalls
 	config.ConnConfig.DialFunc = (&net.Dialer{Timeout: config.ConnConfig.ConnectTimeout, Control: sendFor(s.timeout)}).DialContext
 	config.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error {
 		if s.pooler.Load() {
@@ -102,46 +110,29 @@ func orDefault[T comparable](value, otherwise T) T {
 
 // Reserve implements keystore.Store.
 func (s *Store) Reserve(ctx context.Context, r keystore.Reservation) (keystore.Decision, error) {
-	var d decision
-	args := []any{
-		r.Client, r.Key, r.Fingerprint[:], [16]byte(r.Token), [16]byte(r.Holder), r.Lease, r.Window, r.Route, r.TakeOver, false,
-	}
-	repeated, err := s.call(ctx, s.sql.reserve, args, d.fields()...)
-	if codeOf(err) == noPartition {
-		args[len(args)-1] = true
-		repeated, err = s.call(ctx, s.sql.reserve, args, d.fields()...)
-	}
-	if err == nil && repeated && d.locked() {
-		err = errLocked // the earlier attempt may be what holds the entry, or waits for it
-	}
-	if err != nil {
+	c := &reserveCall{Reservation: r}
+	if err := s.travel(ctx, c); err != nil {
 		return keystore.Decision{}, unavailable(ctx, "reserve", err)
 	}
-	return d.decode()
+	return c.answer.decode()
 }
 
 // Complete implements keystore.Store.
 func (s *Store) Complete(ctx context.Context, o keystore.Ownership, answer keystore.Answer) error {
-	header, err := encodeHeader(answer.Header)
+	c, err := newCompleteCall(o, answer)
 	if err != nil {
 		return err
 	}
-	var tombstone *string
-	if answer.Tombstone != "" {
-		tombstone = (*string)(&answer.Tombstone)
-	}
-	var owner bool
-	args := []any{o.Client, o.Key, [16]byte(o.Token), tombstone, answer.Status, header, answer.Body}
-	if _, err := s.call(ctx, s.sql.complete, args, &owner); err != nil {
+	if err := s.travel(ctx, c); err != nil {
 		return unavailable(ctx, "complete", err)
 	}
-	return owned(owner)
+	return owned(*c.owner)
 }
 
 // Release implements keystore.Store. When the answer to a first attempt was lost and the second finds nothing to release, the first has done it.
 func (s *Store) Release(ctx context.Context, o keystore.Ownership) error {
 	var owner bool
-	repeated, err := s.call(ctx, s.sql.release, []any{o.Client, o.Key, [16]byte(o.Token)}, &owner)
+	repeated, err := s.call(ctx, s.sql.release, fixed(o.Client, o.Key, [16]byte(o.Token)), &owner)
 	if err != nil {
 		return unavailable(ctx, "release", err)
 	}
@@ -151,7 +142,7 @@ func (s *Store) Release(ctx context.Context, o keystore.Ownership) error {
 // MarkUnknown implements keystore.Store.
 func (s *Store) MarkUnknown(ctx context.Context, o keystore.Ownership) error {
 	var owner bool
-	if _, err := s.call(ctx, s.sql.markUnknown, []any{o.Client, o.Key, [16]byte(o.Token)}, &owner); err != nil {
+	if _, err := s.call(ctx, s.sql.markUnknown, fixed(o.Client, o.Key, [16]byte(o.Token)), &owner); err != nil {
 		return unavailable(ctx, "mark unknown", err)
 	}
 	return owned(owner)
@@ -166,7 +157,7 @@ func owned(owner bool) error {
 
 // KeepAlive implements keystore.Store.
 func (s *Store) KeepAlive(ctx context.Context, holder keystore.Holder, lease time.Duration) error {
-	if _, err := s.call(ctx, s.sql.keepAlive, []any{[16]byte(holder), lease}, nil); err != nil {
+	if _, err := s.call(ctx, s.sql.keepAlive, fixed([16]byte(holder), lease), nil); err != nil {
 		return unavailable(ctx, "keep alive", err)
 	}
 	return nil
@@ -174,7 +165,7 @@ func (s *Store) KeepAlive(ctx context.Context, holder keystore.Holder, lease tim
 
 // Retire implements keystore.Store.
 func (s *Store) Retire(ctx context.Context, holder keystore.Holder) error {
-	if _, err := s.call(ctx, s.sql.retire, []any{[16]byte(holder)}, nil); err != nil {
+	if _, err := s.call(ctx, s.sql.retire, fixed([16]byte(holder)), nil); err != nil {
 		return unavailable(ctx, "retire", err)
 	}
 	return nil
@@ -182,7 +173,7 @@ func (s *Store) Retire(ctx context.Context, holder keystore.Holder) error {
 
 // Check implements keystore.Store.
 func (s *Store) Check(ctx context.Context) error {
-	if _, err := s.call(ctx, s.sql.check, nil, nil); err != nil {
+	if _, err := s.call(ctx, s.sql.check, fixed(), nil); err != nil {
 		return unavailable(ctx, "check", err)
 	}
 	return nil
@@ -190,49 +181,3 @@ func (s *Store) Check(ctx context.Context) error {
 
 // Close implements keystore.Store.
 func (s *Store) Close() { s.pool.Close() }
-
-// decision is the row that reserve returns.
-type decision struct {
-	outcome               keystore.Outcome
-	seed                  pgtype.UUID
-	tombstone             *string
-	status                *int
-	header, body          []byte
-	leaseRemaining, since *int64
-}
-
-func (d *decision) fields() []any {
-	return []any{&d.outcome, &d.seed, &d.tombstone, &d.status, &d.header, &d.body, &d.leaseRemaining, &d.since}
-}
-
-// errLocked: whether an earlier attempt has taken effect shows when the entry's lock is free again.
-var errLocked = errors.New("entry is locked")
-
-// locked says that the decision was made without the entry's lock, since another transaction had it for too long.
-func (d *decision) locked() bool { return d.outcome == keystore.InFlight && d.leaseRemaining == nil }
-
-func (d *decision) decode() (keystore.Decision, error) {
-	out := keystore.Decision{Outcome: d.outcome, Seed: d.seed.Bytes, LeaseRemaining: microseconds(d.leaseRemaining), Since: microseconds(d.since)}
-	if d.outcome != keystore.Completed {
-		return out, nil
-	}
-	header, err := decodeHeader(d.header)
-	if err != nil {
-		return keystore.Decision{}, fmt.Errorf("%w: read header: %w", keystore.ErrUnavailable, err)
-	}
-	out.Answer = &keystore.Answer{Header: header, Body: d.body}
-	if d.tombstone != nil {
-		out.Answer.Tombstone = keystore.Tombstone(*d.tombstone)
-	}
-	if d.status != nil {
-		out.Answer.Status = *d.status
-	}
-	return out, nil
-}
-
-func microseconds(n *int64) time.Duration {
-	if n == nil {
-		return 0
-	}
-	return time.Duration(*n) * time.Microsecond
-}

@@ -345,7 +345,7 @@ func TestAppMayOnlyComplete(t *testing.T) {
 	for _, sql := range []string{
 		"SELECT * FROM idempotency." + relation,
 		"SELECT * FROM idempotency.keyspaces",
-		"SELECT idempotency." + relation + "_complete('c', 'k', gen_random_uuid(), NULL, 200, NULL, NULL)",
+		"SELECT idempotency." + relation + "_complete('c', 'k', gen_random_uuid(), NULL, 200, NULL, NULL, false)",
 		"SELECT idempotency." + relation + "_record('c', 'k', gen_random_uuid(), 200, NULL, NULL)",
 		"SELECT idempotency." + relation + "_check()",
 		"SELECT idempotency.retire(gen_random_uuid())",

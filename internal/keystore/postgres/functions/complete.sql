@@ -1,14 +1,19 @@
 -- SPDX-License-Identifier: Apache-2.0
--- complete is Store.Complete; false: not the owner. An entry that is unknown by its holder's end takes the answer from its owner all the same.
+-- complete is Store.Complete; false: not the owner. NULL: another transaction has the entry's lock, and p_wait says not to wait for it.
+-- An entry that is unknown by its holder's end takes the answer from its owner all the same.
 CREATE OR REPLACE FUNCTION {{schema}}.{{complete}}(
-    p_client text, p_key text, p_token uuid, p_tombstone text, p_status integer, p_header bytea, p_body bytea
+    p_client text, p_key text, p_token uuid, p_tombstone text, p_status integer, p_header bytea, p_body bytea, p_wait boolean
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER {{settings}} AS $$
 DECLARE
     now_at timestamptz;
 BEGIN
-    PERFORM {{schema}}.enter();
-    PERFORM pg_advisory_xact_lock({{lock}});
+    IF {{schema}}.enter() AND NOT pg_try_advisory_xact_lock({{lock}}) THEN
+        IF NOT p_wait THEN
+            RETURN NULL;
+        END IF;
+        PERFORM pg_advisory_xact_lock({{lock}});
+    END IF;
     now_at := {{schema}}.now_();
     UPDATE {{schema}}.{{parent}} t
     SET state = {{completed}}, tombstone = p_tombstone, status = p_status, header = p_header, body = p_body, expires_at = now_at + t.lifetime

@@ -34,6 +34,19 @@ CREATE TYPE {{schema}}.decision AS (
     since           bigint
 );
 
+-- The answer to reserve_many: a decision, and the place of its reservation in the question, from 1.
+CREATE TYPE {{schema}}.placed_decision AS (
+    place           integer,
+    outcome         integer,
+    seed            uuid,
+    tombstone       text,
+    status          integer,
+    header          bytea,
+    body            bytea,
+    lease_remaining bigint,
+    since           bigint
+);
+
 -- The only clock that decides anything. Tests replace it; the planner puts its body in the place of each call.
 CREATE FUNCTION {{schema}}.now_() RETURNS timestamptz
 LANGUAGE sql VOLATILE PARALLEL SAFE
@@ -66,7 +79,8 @@ $$;
 
 -- Refuses what cannot keep the guarantee, and makes the transaction durable whatever the role's default says.
 -- Only under READ COMMITTED does a statement see what the previous owner of the entry's lock has committed.
-CREATE FUNCTION {{schema}}.enter() RETURNS void
+-- It returns true, so that it can be called in an expression: PERFORM costs several times as much.
+CREATE FUNCTION {{schema}}.enter() RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
@@ -75,18 +89,21 @@ BEGIN
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
+    RETURN true;
 END
 $$;
 
--- Makes sure that a holder which gets a reservation has a lease. Holders renew theirs long before half of it is over, so this seldom writes.
-CREATE FUNCTION {{schema}}.hold(p_holder uuid, p_lease interval, now_at timestamptz) RETURNS void
+-- Makes sure that a holder which gets a reservation has a lease: the one until held_until, or a new one. Holders renew theirs long before half of it is
+-- over, so this seldom writes.
+CREATE FUNCTION {{schema}}.hold(p_holder uuid, p_lease interval, now_at timestamptz, held_until timestamptz) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    PERFORM FROM {{schema}}.holders h WHERE h.holder = p_holder AND h.expires_at > now_at + p_lease / 2;
-    IF NOT FOUND THEN
-        INSERT INTO {{schema}}.holders AS h (holder, expires_at) VALUES (p_holder, now_at + p_lease)
-        ON CONFLICT (holder) DO UPDATE SET expires_at = greatest(h.expires_at, excluded.expires_at);
+    IF held_until > now_at + p_lease / 2 THEN
+        RETURN true;
     END IF;
+    INSERT INTO {{schema}}.holders AS h (holder, expires_at) VALUES (p_holder, now_at + p_lease)
+    ON CONFLICT (holder) DO UPDATE SET expires_at = greatest(h.expires_at, excluded.expires_at);
+    RETURN true;
 END
 $$;
 
@@ -96,8 +113,9 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, {{schem
 DECLARE
     now_at timestamptz;
 BEGIN
-    PERFORM {{schema}}.enter();
-    now_at := {{schema}}.now_();
+    IF {{schema}}.enter() THEN
+        now_at := {{schema}}.now_();
+    END IF;
     UPDATE {{schema}}.holders h SET expires_at = greatest(h.expires_at, now_at + p_lease) WHERE h.holder = p_holder;
     IF FOUND THEN
         RETURN;
@@ -122,6 +140,6 @@ $$;
 
 REVOKE ALL ON FUNCTION
     {{schema}}.now_(), {{schema}}.microseconds(interval), {{schema}}.bucket_for(regclass, timestamptz), {{schema}}.enter(),
-    {{schema}}.hold(uuid, interval, timestamptz),
+    {{schema}}.hold(uuid, interval, timestamptz, timestamptz),
     {{schema}}.keep_alive(uuid, interval), {{schema}}.retire(uuid)
 FROM PUBLIC;

@@ -1,2 +1,2 @@
 -- SPDX-License-Identifier: Apache-2.0
-SELECT {{schema}}.{{complete}}($1, $2, $3, $4, $5, $6, $7)
+SELECT {{schema}}.{{complete}}($1, $2, $3, $4, $5, $6, $7, $8)
