@@ -96,6 +96,11 @@ type IdempotencyPolicySpec struct {
 	// +kubebuilder:default={}
 	// +optional
 	Sidecar Sidecar `json:"sidecar,omitempty"`
+
+	// rollout says how pods come to the current sidecar that run without it.
+	// +kubebuilder:default={}
+	// +optional
+	Rollout Rollout `json:"rollout,omitempty"`
 }
 
 // Store is exactly one of postgres and redis.

@@ -145,7 +145,7 @@ func assemble(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper,
 	stores := controller.NewStores(mgr.GetAPIReader(), clock.RealClock{})
 	cleanup := controller.NewCleanup(mgr.GetClient(), mgr.GetEventRecorder(name), stores, clock.RealClock{})
 	policies := &controller.Policies{
-		Client: mgr.GetClient(), Events: mgr.GetEventRecorder(name), Stores: stores, Reports: cleanup, Clock: clock.RealClock{},
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder(name), Stores: stores, Reports: cleanup, Clock: clock.RealClock{},
 		SidecarImage: c.SidecarImage, Namespace: c.Namespace, ClusterID: string(cluster.UID),
 	}
 	wakes := []<-chan event.GenericEvent{cleanup.Wake()}

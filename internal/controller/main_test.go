@@ -23,6 +23,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/yaml"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
 	"github.com/idempotency-dev/operator/internal/localpg/pgtest"
@@ -119,5 +120,17 @@ func eventually(t *testing.T, check func() error) {
 			t.Fatalf("after 60s: %v", err)
 		case <-tick.C:
 		}
+	}
+}
+
+// readYAML decodes a file of the repository.
+func readYAML(t *testing.T, into any, path ...string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(append([]string{"..", ".."}, path...)...))
+	if err == nil {
+		err = yaml.UnmarshalStrict(text, into)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

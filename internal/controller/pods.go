@@ -24,7 +24,7 @@ func StripPod(object any) (any, error) {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
-			Labels: pod.Labels, Annotations: ourAnnotations(pod.Annotations),
+			Labels: pod.Labels, Annotations: ourAnnotations(pod.Annotations), OwnerReferences: pod.OwnerReferences,
 		},
 		Spec: corev1.PodSpec{
 			HostNetwork: pod.Spec.HostNetwork, OS: pod.Spec.OS, NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity,

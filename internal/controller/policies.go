@@ -40,6 +40,8 @@ type Policies struct {
 	Stores *Stores
 	// Reports is the maintenance of partitions.
 	Reports Reports
+	// Live reads from the API server what is needed too seldom to be cached: the workloads that are to be restarted.
+	Live client.Reader
 	// Sidecars are asked which configuration they use; nil: nobody is asked, and there is no condition Configured.
 	Sidecars *Sidecars
 	// Clock is the operator's, which the stores' are compared with.
@@ -50,6 +52,9 @@ type Policies struct {
 	Namespace string
 	// ClusterID tells this cluster from others that use the same database: the uid of the namespace kube-system.
 	ClusterID string
+
+	// turn is whose workload is being restarted.
+	turn turn
 }
 
 // Reconcile looks at one policy.
@@ -58,6 +63,7 @@ func (r *Policies) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	if err := r.Client.Get(ctx, req.NamespacedName, stored); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Stores.Forget(req.NamespacedName)
+			r.turn.end(req.NamespacedName)
 			if r.Sidecars != nil {
 				r.Sidecars.Forget(req.NamespacedName)
 			}
@@ -124,6 +130,9 @@ func (r *Policies) advance(ctx context.Context, stored *v1alpha1.IdempotencyPoli
 	r.store(ctx, p)
 	r.partitions(p)
 	r.injected(p)
+	if err := r.rollout(ctx, p); err != nil {
+		return err
+	}
 	r.configured(ctx, p)
 	if err := r.traffic(ctx, p); err != nil {
 		return err

@@ -113,7 +113,7 @@ func (w *world) run(clk clock.Clock, whole bool) {
 	}
 	w.stores = NewStores(mgr.GetAPIReader(), clk)
 	policies := &Policies{
-		Client: mgr.GetClient(), Events: mgr.GetEventRecorder("idempotency-operator"), Stores: w.stores, Reports: w.passes, Clock: clk,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("idempotency-operator"), Stores: w.stores, Reports: w.passes, Clock: clk,
 		SidecarImage: sidecarImage, ClusterID: "this-cluster",
 	}
 	policies.Sidecars = NewSidecars()
