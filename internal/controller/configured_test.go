@@ -79,6 +79,14 @@ func (w *world) sidecarOn(ip, document string) (file string) {
 	return file
 }
 
+// edit changes a policy as its author does.
+func (w *world) edit(p *v1alpha1.IdempotencyPolicy, patch string) {
+	w.t.Helper()
+	if err := server.client.Patch(w.t.Context(), p, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // deliver replaces a file as the kubelet does: whole.
 func deliver(t *testing.T, file, text string) {
 	t.Helper()
@@ -102,10 +110,7 @@ func TestConfigured(t *testing.T) {
 	w.await("payments", v1alpha1.ConditionConfigured, metav1.ConditionTrue, v1alpha1.ReasonCurrent)
 
 	// Ready waits for the kubelet.
-	edit := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"routes":[{"name":"a","methods":["POST"],"path":"/x"}]}}`))
-	if err := server.client.Patch(t.Context(), p, edit); err != nil {
-		t.Fatal(err)
-	}
+	w.edit(p, `{"spec":{"routes":[{"name":"a","methods":["POST"],"path":"/x"}]}}`)
 	if message := w.await("payments", v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonProgressing); !strings.Contains(message, "1 of 1") {
 		t.Errorf("the message %q does not count", message)
 	}

@@ -24,14 +24,17 @@ type Reports interface {
 // partitions owns the condition PartitionsReady. It reads what the cleanup controller last reported; that one keeps its own time.
 func (r *Policies) partitions(p *pass) {
 	report, err, known := r.Reports.Report(client.ObjectKeyFromObject(p.policy))
+	before := p.condition(v1alpha1.ConditionPartitionsReady)
 	switch {
+	case !known && p.usable() && before != nil && before.ObservedGeneration == p.policy.Generation:
+		// A manager that has just begun to lead says what the one before it saw, until it has looked itself.
 	case !p.usable() && !known:
 		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionUnknown, v1alpha1.ReasonNotAccepted, "Partitions are made once the policy is valid and its Secrets exist.")
 	case !known:
 		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "Partitions have not been looked at yet.")
 	case errors.Is(err, retention.ErrLocked):
 		// Another manager is at it; its report, or the next pass here, will say how it went.
-		if p.condition(v1alpha1.ConditionPartitionsReady) == nil {
+		if before == nil {
 			p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "Another manager maintains this keyspace right now.")
 		}
 	case errors.Is(err, retention.ErrDefaultPartition):

@@ -41,12 +41,16 @@ func TestPartitionsReady(t *testing.T) {
 		because string
 		reports reported
 		unready bool // the policy is not valid
+		before  string
+		edits   int64 // since then
 		status  metav1.ConditionStatus
 		reason  string
 		says    string
 	}{
 		{because: "all is well", reports: with(), status: metav1.ConditionTrue, reason: v1alpha1.ReasonMaintained},
 		{because: "nobody has looked", status: metav1.ConditionUnknown, reason: v1alpha1.ReasonProgressing},
+		{because: "nobody has looked since another manager did", before: v1alpha1.ReasonRunwayShort, status: metav1.ConditionFalse, reason: v1alpha1.ReasonRunwayShort},
+		{because: "nobody has looked since an edit", before: v1alpha1.ReasonRunwayShort, edits: 1, status: metav1.ConditionUnknown, reason: v1alpha1.ReasonProgressing},
 		{because: "nobody will look", unready: true, status: metav1.ConditionUnknown, reason: v1alpha1.ReasonNotAccepted},
 		{because: "an invalid policy is maintained all the same", unready: true, reports: with(), status: metav1.ConditionTrue, reason: v1alpha1.ReasonMaintained},
 		{because: "another manager is at it", reports: failed(retention.ErrLocked), status: metav1.ConditionUnknown, reason: v1alpha1.ReasonProgressing},
@@ -74,6 +78,10 @@ func TestPartitionsReady(t *testing.T) {
 	} {
 		t.Run(tt.because, func(t *testing.T) {
 			p := &pass{policy: &v1alpha1.IdempotencyPolicy{}, dsn: "x"}
+			if tt.before != "" {
+				p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionFalse, tt.before, "")
+				p.policy.Generation += tt.edits
+			}
 			if tt.unready {
 				p.dsn = ""
 			}
