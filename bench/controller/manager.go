@@ -66,7 +66,7 @@ func (b *bench) query(ctx context.Context, do func(*pgx.Conn) error) error {
 	if err != nil {
 		return errors.New("connect to the database")
 	}
-	defer conn.Close(ctx)
+	defer func() { _ = conn.Close(ctx) }()
 	return do(conn)
 }
 
@@ -144,7 +144,7 @@ func (b *bench) countReady(ctx context.Context) (int, error) {
 func (b *bench) stopManager() error {
 	m := b.manager
 	b.manager = nil
-	defer m.log.Close()
+	defer func() { _ = m.log.Close() }()
 	if err := m.command.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("end manager: %w", err)
 	}
