@@ -209,7 +209,7 @@ func MoveSlot(ctx context.Context, slot int, from, to *Server, step func()) erro
 				return err
 			}
 			for {
-				keys, err := source.ClusterGetKeysInSlot(ctx, slot, 3).Result()
+				keys, err := source.ClusterGetKeysInSlot(ctx, slot, 10).Result()
 				if err != nil {
 					return err
 				}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -138,10 +139,9 @@ func callersDeadline(b *bench) {
 	}
 }
 
-// wire is a TCP proxy in front of a server that loses answers on demand.
+// wire is a TCP proxy in front of a server, or of each server of a cluster, that loses answers on demand.
 type wire struct {
-	listener net.Listener
-	server   string
+	listeners []net.Listener
 
 	mu      sync.Mutex
 	open    map[net.Conn]bool
@@ -152,38 +152,50 @@ type wire struct {
 	holding chan struct{}
 }
 
-func newWire(t testing.TB, server string) *wire {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &wire{listener: listener, server: server, open: map[net.Conn]bool{}, holding: make(chan struct{}, 1)}
+func newWire(t testing.TB, servers string) *wire {
+	w := &wire{open: map[net.Conn]bool{}, holding: make(chan struct{}, 1)}
 	var serving sync.WaitGroup
-	serving.Go(w.serve)
 	t.Cleanup(func() {
-		_ = listener.Close()
+		for _, listener := range w.listeners {
+			_ = listener.Close()
+		}
 		w.cut()
 		serving.Wait()
 	})
+	for server := range strings.SplitSeq(servers, ",") {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.listeners = append(w.listeners, listener)
+		serving.Go(func() { w.serve(listener, server) })
+	}
 	return w
 }
 
-func (w *wire) addr() string { return w.listener.Addr().String() }
+// addr is where the servers are reached through the wire, in the form and order of Harness.Addr.
+func (w *wire) addr() string {
+	var addrs []string
+	for _, listener := range w.listeners {
+		addrs = append(addrs, listener.Addr().String())
+	}
+	return strings.Join(addrs, ",")
+}
 
-func (w *wire) serve() {
+func (w *wire) serve(listener net.Listener, server string) {
 	var links sync.WaitGroup
 	defer links.Wait()
 	for {
-		client, err := w.listener.Accept()
+		client, err := listener.Accept()
 		if err != nil {
 			return
 		}
-		links.Go(func() { w.link(client) })
+		links.Go(func() { w.link(client, server) })
 	}
 }
 
-func (w *wire) link(client net.Conn) {
-	server, err := net.Dial("tcp", w.server)
+func (w *wire) link(client net.Conn, addr string) {
+	server, err := net.Dial("tcp", addr)
 	if err != nil {
 		_ = client.Close()
 		return

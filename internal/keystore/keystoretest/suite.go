@@ -20,9 +20,10 @@ import (
 
 // Harness is an empty keyspace on a real server.
 type Harness struct {
-	// Addr is the TCP address of the server.
+	// Addr is the TCP address of the server; those of a cluster's servers, separated by commas.
 	Addr string
-	// Open returns another Store on the keyspace, with connections of its own, that reaches the server at addr. The test's end closes it.
+	// Open returns another Store on the keyspace, with connections of its own, that reaches the server at addr, which has the form and order of
+	// Addr. The test's end closes it.
 	Open func(t testing.TB, addr string) keystore.Store
 	// SetClock stops the server's clock at now.
 	SetClock func(t testing.TB, now time.Time)

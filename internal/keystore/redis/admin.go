@@ -22,7 +22,7 @@ type Admin struct {
 
 // OpenAdmin prepares administration. It does not wait for the server, and fails only with keystore.ErrDSNInvalid.
 func OpenAdmin(dsn string) (*Admin, error) {
-	servers, err := openServers(dsn, defaultTimeout, 0)
+	servers, err := openServers(dsn, defaultTimeout, 0, nil)
 	if err != nil {
 		return nil, err
 	}

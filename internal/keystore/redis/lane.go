@@ -110,9 +110,9 @@ func (l *lane) send(ctx context.Context, batch []*call) {
 	}
 	var wait *redis.Cmd
 	if l.replicas > 0 {
-		wait = pipe.Do(ctx, "WAIT", l.replicas, (l.timeout / 2).Milliseconds())
+		wait = pipe.Do(ctx, "WAIT", l.replicas, (l.timeout / 4).Milliseconds())
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	_, failed := pipe.Exec(ctx)
 	short := false
 	if wait != nil {
 		confirmed, err := wait.Int()
@@ -120,6 +120,12 @@ func (l *lane) send(ctx context.Context, batch []*call) {
 	}
 	for i, c := range batch {
 		value, err := answers[i].Result()
+		if value == nil && err == nil {
+			// The driver says so of a command that it has not sent, such as when the server refused the password.
+			if err = failed; err == nil {
+				err = errReply
+			}
+		}
 		c.done <- reply{value: value, err: err, short: short && err == nil}
 	}
 }

@@ -5,11 +5,15 @@ package redis
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
+
+// dialer is what the driver connects with; nil: its own. Tests put faults between us and every server of a cluster.
+type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // servers is the server, or the servers, that a connection string names, with a lane to each that is in use.
 type servers struct {
@@ -27,11 +31,12 @@ type servers struct {
 	asked map[string]*redis.Client // servers that a slot moves to, by address: the driver does not know those without slots
 }
 
-func openServers(dsn string, timeout time.Duration, replicas int) (*servers, error) {
+func openServers(dsn string, timeout time.Duration, replicas int, dial dialer) (*servers, error) {
 	options, err := parse(dsn)
 	if err != nil {
 		return nil, err
 	}
+	options.Dialer = dial
 	s := &servers{options: options, timeout: timeout, replicas: replicas, lanes: map[*redis.Client]*lane{}, asked: map[string]*redis.Client{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	switch client := connect(options, timeout, senders+1).(type) {

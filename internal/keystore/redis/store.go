@@ -42,8 +42,10 @@ type Store struct {
 var _ keystore.Store = (*Store)(nil)
 
 // Open prepares a store. It does not wait for the server, and fails only with keystore.ErrDSNInvalid.
-func Open(c Config) (*Store, error) {
-	servers, err := openServers(c.DSN, orDefault(c.Timeout, defaultTimeout), c.MinReplicas)
+func Open(c Config) (*Store, error) { return open(c, nil) }
+
+func open(c Config, dial dialer) (*Store, error) {
+	servers, err := openServers(c.DSN, orDefault(c.Timeout, defaultTimeout), c.MinReplicas, dial)
 	if err != nil {
 		return nil, err
 	}
