@@ -26,17 +26,19 @@ const (
 
 // Reasons of ConditionReady, and of every condition that is True or not yet known.
 const (
-	ReasonReady       = "Ready"
-	ReasonAccepted    = "Accepted"
-	ReasonHealthy     = "Healthy"
-	ReasonMaintained  = "Maintained"
-	ReasonInjected    = "Injected"
-	ReasonNoPods      = "NoPods"
-	ReasonCurrent     = "Current"
-	ReasonEnforced    = "Enforced"
-	ReasonNotAccepted = "NotAccepted"
-	ReasonProgressing = "Progressing"
-	ReasonDeleting    = "Deleting"
+	ReasonReady      = "Ready"
+	ReasonAccepted   = "Accepted"
+	ReasonHealthy    = "Healthy"
+	ReasonMaintained = "Maintained"
+	// ReasonNativeExpiry: Redis removes each entry by itself, and there are no partitions.
+	ReasonNativeExpiry = "NativeExpiry"
+	ReasonInjected     = "Injected"
+	ReasonNoPods       = "NoPods"
+	ReasonCurrent      = "Current"
+	ReasonEnforced     = "Enforced"
+	ReasonNotAccepted  = "NotAccepted"
+	ReasonProgressing  = "Progressing"
+	ReasonDeleting     = "Deleting"
 )
 
 // Reasons for ConditionAccepted being False.
@@ -64,6 +66,14 @@ const (
 	ReasonSchemaOutdated   = "SchemaOutdated"
 	ReasonPermissionDenied = "PermissionDenied"
 	ReasonClockSkew        = "ClockSkew"
+	// ReasonEvictionPossible: Redis may remove entries when its memory is full.
+	ReasonEvictionPossible = "EvictionPossible"
+	// ReasonPersistenceOff: Redis forgets everything when it ends.
+	ReasonPersistenceOff = "PersistenceOff"
+	// ReasonClusterDegraded: slots without a server, or fewer replicas than minReplicas.
+	ReasonClusterDegraded = "ClusterDegraded"
+	// ReasonDataLost: Redis has lost entries; the message says until when keys that are absent count as unknown.
+	ReasonDataLost = "DataLost"
 	// ReasonProbeFailed: the store answers with an error that none of the others describes; the manager's log has it.
 	ReasonProbeFailed = "ProbeFailed"
 )

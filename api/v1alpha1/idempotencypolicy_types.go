@@ -105,13 +105,12 @@ type IdempotencyPolicySpec struct {
 
 // Store is exactly one of postgres and redis.
 // +kubebuilder:validation:XValidation:rule="has(self.postgres) != has(self.redis)",message="a policy has one store: set exactly one of postgres and redis"
-// +kubebuilder:validation:XValidation:rule="!has(self.redis)",message="redis is not available in this version: use postgres"
 type Store struct {
 	// postgres keeps entries in a PostgreSQL database, version 15 or later.
 	// +optional
 	Postgres *PostgresStore `json:"postgres,omitempty"`
 
-	// redis is reserved for the second key store and refused in this version.
+	// redis keeps entries in Redis, version 7.0 or later: a server, a primary behind sentinels, or a cluster.
 	// +optional
 	Redis *RedisStore `json:"redis,omitempty"`
 
@@ -147,12 +146,6 @@ type PostgresStore struct {
 	// +kubebuilder:validation:Pattern=`^[a-z_][a-z0-9_]*$`
 	// +optional
 	Schema string `json:"schema,omitempty"`
-}
-
-// RedisStore is reserved.
-type RedisStore struct {
-	// dsnSecretRef names the Secret, in the policy's own namespace, with the connection string.
-	DSNSecretRef SecretKeyRef `json:"dsnSecretRef"`
 }
 
 // SecretKeyRef is a key of a Secret in the policy's own namespace.
@@ -481,7 +474,7 @@ type IdempotencyPolicyStatus struct {
 
 // StoreStatus is the key store as last seen.
 type StoreStatus struct {
-	// type of the store: Postgres.
+	// type of the store: Postgres or Redis.
 	Type string `json:"type"`
 
 	// version of the server.
@@ -491,6 +484,10 @@ type StoreStatus struct {
 	// schemaVersion of the tables and functions.
 	// +optional
 	SchemaVersion int32 `json:"schemaVersion,omitempty"`
+
+	// epoch of the keyspace in Redis, by which it is told that a store without it has lost it.
+	// +optional
+	Epoch string `json:"epoch,omitempty"`
 }
 
 // PartitionsStatus is the keyspace's partitions as last seen.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/idempotency-dev/operator/internal/keystore"
 	"github.com/idempotency-dev/operator/internal/keystore/postgres"
+	"github.com/idempotency-dev/operator/internal/keystore/redis"
 	"github.com/idempotency-dev/operator/internal/proxy"
 	"github.com/idempotency-dev/operator/internal/proxyconfig"
 )
@@ -53,6 +54,9 @@ func run(ctx context.Context, args []string, env func(string) string, out io.Wri
 }
 
 func openStore(ctx context.Context, config proxyconfig.Config, dsn string) (keystore.Store, string, error) {
+	if config.Store.Type == "Redis" {
+		return openRedis(redis.Config{DSN: dsn, Keyspace: config.Keyspace, MinReplicas: config.Store.MinReplicas})
+	}
 	c := postgres.Config{DSN: dsn, Schema: config.Store.Schema, Keyspace: config.Keyspace}
 	identity, err := postgres.Identity(c)
 	if err != nil {
@@ -61,6 +65,18 @@ func openStore(ctx context.Context, config proxyconfig.Config, dsn string) (keys
 	store, err := postgres.Open(ctx, c)
 	if err != nil {
 		return nil, "", err // not the nil store behind an interface
+	}
+	return store, identity, nil
+}
+
+func openRedis(c redis.Config) (keystore.Store, string, error) {
+	identity, err := redis.Identity(c)
+	if err != nil {
+		return nil, "", err
+	}
+	store, err := redis.Open(c)
+	if err != nil {
+		return nil, "", err // see above
 	}
 	return store, identity, nil
 }

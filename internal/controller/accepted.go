@@ -22,7 +22,7 @@ func (r *Policies) accept(ctx context.Context, p *pass) error {
 		p.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalid, message)
 		return nil
 	}
-	dsns, err := r.Stores.DSNs(ctx, p.policy.Namespace, p.policy.Spec.Store.Postgres.DSNSecretRef, policy.AdminDSN(p.policy))
+	dsns, err := r.Stores.DSNs(ctx, p.policy.Namespace, policy.SidecarDSN(p.policy), policy.AdminDSN(p.policy))
 	var missing *SecretError
 	if errors.As(err, &missing) {
 		p.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, missing.Reason, missing.Message)

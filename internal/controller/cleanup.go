@@ -119,7 +119,7 @@ func (c *Cleanup) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	if client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("get policy %s: %w", req.NamespacedName, err)
 	}
-	if apierrors.IsNotFound(err) || p.DeletionTimestamp != nil {
+	if apierrors.IsNotFound(err) || p.DeletionTimestamp != nil || p.Spec.Store.Redis != nil { // Redis has no partitions
 		c.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}

@@ -79,6 +79,9 @@ func (r *Policies) drop(ctx context.Context, p *pass) (kept string, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
+	if p.policy.Spec.Store.Redis != nil {
+		return r.dropRedis(ctx, p)
+	}
 	s, err := r.Stores.find(ctx, p.policy)
 	var missing *SecretError
 	switch {

@@ -23,6 +23,11 @@ type Reports interface {
 
 // partitions owns the condition PartitionsReady. It reads what the cleanup controller last reported; that one keeps its own time.
 func (r *Policies) partitions(p *pass) {
+	if p.policy.Spec.Store.Redis != nil {
+		p.status.Partitions = nil
+		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionTrue, v1alpha1.ReasonNativeExpiry, "Redis removes each entry when its window is over: there are no partitions.")
+		return
+	}
 	report, err, known := r.Reports.Report(client.ObjectKeyFromObject(p.policy))
 	before := p.condition(v1alpha1.ConditionPartitionsReady)
 	switch {

@@ -21,15 +21,19 @@ func (r *Policies) store(ctx context.Context, p *pass) {
 		p.set(v1alpha1.ConditionStoreHealthy, metav1.ConditionUnknown, v1alpha1.ReasonNotAccepted, "The store is looked at once the policy is valid and its Secrets exist.")
 		return
 	}
-	health, err := r.prepareStore(ctx, p)
+	prepare := r.prepareStore
+	if p.policy.Spec.Store.Redis != nil {
+		prepare = r.prepareRedis
+	}
+	status, err := prepare(ctx, p)
 	if errors.Is(err, keystore.ErrKeyspaceTaken) {
 		p.keyspaceTaken()
 		err = nil
 	} else if err == nil {
 		p.keyspaceOurs()
 	}
-	if health.Version != "" {
-		p.status.Store = &v1alpha1.StoreStatus{Type: "Postgres", Version: health.Version, SchemaVersion: health.SchemaVersion}
+	if status.Version != "" {
+		p.status.Store = &status
 	}
 	if err == nil {
 		p.set(v1alpha1.ConditionStoreHealthy, metav1.ConditionTrue, v1alpha1.ReasonHealthy, "The store answers and keeps what it acknowledges.")
@@ -46,7 +50,12 @@ func (r *Policies) store(ctx context.Context, p *pass) {
 	p.lookAgain(probeUnhealthy)
 }
 
-func (r *Policies) prepareStore(ctx context.Context, p *pass) (keystore.Health, error) {
+func (r *Policies) prepareStore(ctx context.Context, p *pass) (v1alpha1.StoreStatus, error) {
+	health, err := r.preparePostgres(ctx, p)
+	return v1alpha1.StoreStatus{Type: "Postgres", Version: health.Version, SchemaVersion: health.SchemaVersion}, err
+}
+
+func (r *Policies) preparePostgres(ctx context.Context, p *pass) (keystore.Health, error) {
 	role, err := postgres.UserOf(p.dsn)
 	if err != nil {
 		return keystore.Health{}, &sidecarError{err}
@@ -99,7 +108,7 @@ type trouble struct {
 
 func troubles() []trouble {
 	return []trouble{
-		{cause: keystore.ErrDSNInvalid, reason: v1alpha1.ReasonDSNInvalid, message: "A connection string cannot be parsed: write it as postgres://user:password@host:5432/database?sslmode=verify-full into the Secret."},
+		{cause: keystore.ErrDSNInvalid, reason: v1alpha1.ReasonDSNInvalid, message: "A connection string cannot be parsed: write it as postgres://user:password@host:5432/database?sslmode=verify-full, or redis://user:password@host:6379, into the Secret."},
 		{cause: keystore.ErrAuthFailed, reason: v1alpha1.ReasonAuthFailed, message: "The server refuses the user or the password: correct the Secret or the role."},
 		{cause: keystore.ErrTLSFailed, reason: v1alpha1.ReasonTLSFailed, message: "TLS with the server failed: check sslmode and sslrootcert in the connection string, and the server's certificate."},
 		{cause: keystore.ErrReadOnly, reason: v1alpha1.ReasonReadOnly, message: "The server is a standby or read-only: connect to the primary."},
@@ -107,6 +116,10 @@ func troubles() []trouble {
 		{cause: keystore.ErrSchemaOutdated, reason: v1alpha1.ReasonSchemaOutdated, message: "Tables and functions do not fit this version of the operator", detailed: true},
 		{cause: keystore.ErrPermissionDenied, reason: v1alpha1.ReasonPermissionDenied, message: "A role lacks a privilege", detailed: true},
 		{cause: keystore.ErrClockSkew, reason: v1alpha1.ReasonClockSkew, message: "The clocks of the operator and of the server differ by more than 10 seconds: set them by NTP."},
+		{cause: keystore.ErrDataLost, reason: v1alpha1.ReasonDataLost, message: "Redis has lost entries, and what is lost is not executed again", detailed: true},
+		{cause: keystore.ErrClusterDegraded, reason: v1alpha1.ReasonClusterDegraded, message: "Redis cannot keep all that it should", detailed: true},
+		{cause: keystore.ErrEvictionPossible, reason: v1alpha1.ReasonEvictionPossible, message: "Redis removes entries when its memory is full, and a retry would then execute again: set maxmemory-policy to noeviction."},
+		{cause: keystore.ErrPersistenceOff, reason: v1alpha1.ReasonPersistenceOff, message: "Redis forgets every entry when it ends, and a retry would then execute again: set appendonly to yes."},
 		{cause: keystore.ErrUnreachable, reason: v1alpha1.ReasonUnreachable, message: "The server does not answer: check its address, that it runs, and what lies between."},
 		{cause: context.DeadlineExceeded, reason: v1alpha1.ReasonUnreachable, message: "The server does not answer: check its address, that it runs, and what lies between."},
 	}

@@ -56,9 +56,8 @@ func FromPolicy(p *v1alpha1.IdempotencyPolicy, defaultImage string) Sidecar {
 		Interception: cmp.Or(p.Spec.Target.Interception, v1alpha1.InterceptNamedPort),
 		PortEnv:      p.Spec.Target.PortEnv,
 	}
-	if p.Spec.Store.Postgres != nil {
-		s.SecretName = p.Spec.Store.Postgres.DSNSecretRef.Name
-		s.SecretKey = cmp.Or(p.Spec.Store.Postgres.DSNSecretRef.Key, "dsn")
+	if dsn := policy.SidecarDSN(p); dsn.Name != "" {
+		s.SecretName, s.SecretKey = dsn.Name, cmp.Or(dsn.Key, "dsn")
 	}
 	if s.Resources.Requests == nil && s.Resources.Limits == nil {
 		s.Resources.Requests = resources("20m", "32Mi")

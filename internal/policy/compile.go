@@ -28,18 +28,21 @@ func Compile(p *v1alpha1.IdempotencyPolicy) (proxyconfig.Config, error) {
 		Policy:   proxyconfig.Policy{Namespace: p.Namespace, Name: p.Name, Generation: p.Generation},
 		Keyspace: Keyspace(p),
 		Mode:     string(p.Spec.Mode),
-		Store: proxyconfig.Store{
-			Type:          "Postgres",
-			Schema:        p.Spec.Store.Postgres.Schema,
-			OnUnavailable: string(p.Spec.Store.OnUnavailable),
-		},
-		Client: compileClient(p.Spec.Client),
+		Store:    compileStore(p.Spec.Store),
+		Client:   compileClient(p.Spec.Client),
 	}
 	for _, r := range p.Spec.Routes {
 		config.Routes = append(config.Routes, compileRoute(r, p.Spec.Retention.Window))
 	}
 	slices.SortFunc(config.Routes, func(a, b proxyconfig.Route) int { return strings.Compare(a.Name, b.Name) })
 	return config, nil
+}
+
+func compileStore(s v1alpha1.Store) proxyconfig.Store {
+	if s.Redis != nil {
+		return proxyconfig.Store{Type: "Redis", MinReplicas: int(s.Redis.MinReplicas), OnUnavailable: string(s.OnUnavailable)}
+	}
+	return proxyconfig.Store{Type: "Postgres", Schema: s.Postgres.Schema, OnUnavailable: string(s.OnUnavailable)}
 }
 
 func compileClient(c v1alpha1.Client) proxyconfig.Client {

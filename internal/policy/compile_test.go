@@ -32,6 +32,12 @@ func TestCompile(t *testing.T) {
 		{"the sample, where nearly everything is a default", "testdata/payments.json", sample(t)},
 		{"every field set, in no order and no canonical form", "testdata/full.json", full},
 	}
+	redis := sample(t)
+	redis.Spec.Store = v1alpha1.Store{Redis: &v1alpha1.RedisStore{DSNSecretRef: v1alpha1.SecretKeyRef{Name: "redis"}, MinReplicas: 1}}
+	tests = append(tests, struct {
+		reason, golden string
+		policy         *v1alpha1.IdempotencyPolicy
+	}{"Redis", "testdata/redis.json", redis})
 	for _, tt := range tests {
 		t.Run(tt.reason, func(t *testing.T) {
 			before := tt.policy.DeepCopy()

@@ -24,6 +24,12 @@ func Default(p *v1alpha1.IdempotencyPolicy) {
 	if jwt := spec.Client.JWT; jwt != nil {
 		setDefault(&jwt.Claim, "sub")
 	}
+	if redis := spec.Store.Redis; redis != nil {
+		setDefault(&redis.DSNSecretRef.Key, "dsn")
+		if redis.AdminDSNSecretRef != nil {
+			setDefault(&redis.AdminDSNSecretRef.Key, "dsn")
+		}
+	}
 	setDefault(&spec.Retention.Window, "24h")
 	setDefault(&spec.Retention.CreateAhead, 7)
 	setDefault(&spec.Retention.DeletionPolicy, v1alpha1.DeletionRetain)

@@ -25,16 +25,27 @@ func Keyspace(p *v1alpha1.IdempotencyPolicy) string {
 	return p.Namespace + "." + p.Name
 }
 
-// AdminDSN is the reference to the connection string of the operator's role: adminDSNSecretRef, else dsnSecretRef. It is empty without a PostgreSQL store.
-func AdminDSN(p *v1alpha1.IdempotencyPolicy) v1alpha1.SecretKeyRef {
-	postgres := p.Spec.Store.Postgres
-	switch {
-	case postgres == nil:
-		return v1alpha1.SecretKeyRef{}
-	case postgres.AdminDSNSecretRef != nil:
-		return *postgres.AdminDSNSecretRef
+// SidecarDSN is the reference to the connection string of the sidecar. It is empty without a store.
+func SidecarDSN(p *v1alpha1.IdempotencyPolicy) v1alpha1.SecretKeyRef {
+	switch store := p.Spec.Store; {
+	case store.Postgres != nil:
+		return store.Postgres.DSNSecretRef
+	case store.Redis != nil:
+		return store.Redis.DSNSecretRef
 	default:
-		return postgres.DSNSecretRef
+		return v1alpha1.SecretKeyRef{}
+	}
+}
+
+// AdminDSN is the reference to the connection string of the operator: adminDSNSecretRef, else dsnSecretRef. It is empty without a store.
+func AdminDSN(p *v1alpha1.IdempotencyPolicy) v1alpha1.SecretKeyRef {
+	switch store := p.Spec.Store; {
+	case store.Postgres != nil && store.Postgres.AdminDSNSecretRef != nil:
+		return *store.Postgres.AdminDSNSecretRef
+	case store.Redis != nil && store.Redis.AdminDSNSecretRef != nil:
+		return *store.Redis.AdminDSNSecretRef
+	default:
+		return SidecarDSN(p)
 	}
 }
 

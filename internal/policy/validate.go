@@ -49,19 +49,38 @@ func validateSelector(at *field.Path, p *v1alpha1.IdempotencyPolicy) field.Error
 	return metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, at)
 }
 
+// maxReplicas that can be asked to confirm a write.
+const maxReplicas = 5
+
 var schemaForm = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
 func validateStore(at *field.Path, store v1alpha1.Store) field.ErrorList {
 	errs := oneOf(at.Child("onUnavailable"), store.OnUnavailable, v1alpha1.OnUnavailableReject, v1alpha1.OnUnavailablePassThrough)
-	if store.Redis != nil {
-		errs = append(errs, field.Forbidden(at.Child("redis"), "redis is not available in this version: use postgres"))
+	switch {
+	case store.Postgres != nil && store.Redis != nil:
+		return append(errs, field.Forbidden(at.Child("redis"), "a policy has one store: set exactly one of postgres and redis"))
+	case store.Postgres != nil:
+		return append(errs, validatePostgres(at.Child("postgres"), *store.Postgres)...)
+	case store.Redis != nil:
+		return append(errs, validateRedis(at.Child("redis"), *store.Redis)...)
+	default:
+		return append(errs, field.Required(at.Child("postgres"), "a policy needs a store: set postgres.dsnSecretRef or redis.dsnSecretRef to the Secret with the connection string"))
 	}
-	at = at.Child("postgres")
-	postgres := store.Postgres
-	if postgres == nil {
-		return append(errs, field.Required(at, "a policy needs a store: set postgres.dsnSecretRef to the Secret with the connection string"))
+}
+
+func validateRedis(at *field.Path, redis v1alpha1.RedisStore) field.ErrorList {
+	errs := validateSecretRef(at.Child("dsnSecretRef"), redis.DSNSecretRef)
+	if redis.AdminDSNSecretRef != nil {
+		errs = append(errs, validateSecretRef(at.Child("adminDSNSecretRef"), *redis.AdminDSNSecretRef)...)
 	}
-	errs = append(errs, validateSecretRef(at.Child("dsnSecretRef"), postgres.DSNSecretRef)...)
+	if redis.MinReplicas < 0 || redis.MinReplicas > maxReplicas {
+		errs = append(errs, field.Invalid(at.Child("minReplicas"), redis.MinReplicas, "write how many replicas have to confirm a write, from 0 to 5"))
+	}
+	return errs
+}
+
+func validatePostgres(at *field.Path, postgres v1alpha1.PostgresStore) field.ErrorList {
+	errs := validateSecretRef(at.Child("dsnSecretRef"), postgres.DSNSecretRef)
 	if postgres.AdminDSNSecretRef != nil {
 		errs = append(errs, validateSecretRef(at.Child("adminDSNSecretRef"), *postgres.AdminDSNSecretRef)...)
 	}

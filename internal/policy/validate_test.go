@@ -87,7 +87,16 @@ func TestValidatePolicy(t *testing.T) {
 		}, []string{"spec.target.portEnv"}, "such as PORT"},
 		{"a variable that nothing uses", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.PortEnv = "PORT" }, []string{"spec.target.portEnv"}, "PortEnv"},
 		{"no store", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Postgres = nil }, []string{"spec.store.postgres"}, "dsnSecretRef"},
-		{"redis", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Redis = &v1alpha1.RedisStore{} }, []string{"spec.store.redis"}, "use postgres"},
+		{"two stores", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Redis = &v1alpha1.RedisStore{} }, []string{"spec.store.redis"}, "exactly one"},
+		{"no store", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Postgres = nil }, []string{"spec.store.postgres"}, "redis.dsnSecretRef"},
+		{"Redis, and nothing more", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store = redisStore(0) }, nil, ""},
+		{"the most replicas", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store = redisStore(5) }, nil, ""},
+		{"one replica more", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store = redisStore(6) }, []string{"spec.store.redis.minReplicas"}, "from 0 to 5"},
+		{"fewer than no replicas", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store = redisStore(-1) }, []string{"spec.store.redis.minReplicas"}, "from 0 to 5"},
+		{"Redis without the name of a Secret", func(s *v1alpha1.IdempotencyPolicySpec) {
+			s.Store = redisStore(0)
+			s.Store.Redis.DSNSecretRef.Name = ""
+		}, []string{"spec.store.redis.dsnSecretRef.name"}, "name of a Secret"},
 		{"an unknown onUnavailable", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.OnUnavailable = "Hope" }, []string{"spec.store.onUnavailable"}, "PassThrough"},
 		{"a Secret without a name", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Postgres.DSNSecretRef.Name = "" }, []string{"spec.store.postgres.dsnSecretRef.name"}, "name of a Secret"},
 		{"a Secret key with a slash", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Postgres.AdminDSNSecretRef.Key = "a/b" }, []string{"spec.store.postgres.adminDSNSecretRef.key"}, "key in the Secret"},
@@ -329,5 +338,12 @@ func TestValidateIsStable(t *testing.T) {
 		if again := policy.Validate(p).ToAggregate().Error(); again != first {
 			t.Fatalf("the same policy gives two texts:\n%s\n%s", first, again)
 		}
+	}
+}
+
+func redisStore(minReplicas int32) v1alpha1.Store {
+	return v1alpha1.Store{
+		Redis:         &v1alpha1.RedisStore{DSNSecretRef: v1alpha1.SecretKeyRef{Name: "redis", Key: "dsn"}, MinReplicas: minReplicas},
+		OnUnavailable: v1alpha1.OnUnavailableReject,
 	}
 }

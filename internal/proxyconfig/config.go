@@ -34,10 +34,12 @@ type Policy struct {
 
 // Store is where the entries are.
 type Store struct {
-	// Type is Postgres.
+	// Type is Postgres or Redis.
 	Type string `json:"type"`
-	// Schema is the database schema.
-	Schema string `json:"schema"`
+	// Schema is the database schema, when Type is Postgres.
+	Schema string `json:"schema,omitempty"`
+	// MinReplicas have to confirm a write, when Type is Redis; 0: none.
+	MinReplicas int `json:"minReplicas,omitempty"`
 	// OnUnavailable is Reject or PassThrough.
 	OnUnavailable string `json:"onUnavailable"`
 }

@@ -25,6 +25,7 @@ const (
 	maxWindow   = 366 * 24 * time.Hour
 	maxTimeout  = time.Hour
 	maxWait     = time.Minute
+	maxReplicas = 5
 )
 
 // Validate reports everything that is wrong with c, one line each, named by the field's path.
@@ -35,8 +36,10 @@ func Validate(c Config) error {
 	}
 	errs.check(c.Keyspace != "", "keyspace: is empty")
 	errs.oneOf("mode", c.Mode, "Enforce", "Audit")
-	errs.oneOf("store.type", c.Store.Type, "Postgres")
-	errs.check(c.Store.Schema != "", "store.schema: is empty")
+	errs.oneOf("store.type", c.Store.Type, "Postgres", "Redis")
+	errs.check((c.Store.Schema != "") == (c.Store.Type != "Redis"), "store.schema: is needed with type Postgres, and with no other")
+	errs.check(c.Store.MinReplicas >= 0 && c.Store.MinReplicas <= maxReplicas, "store.minReplicas: %d is not between 0 and %d", c.Store.MinReplicas, maxReplicas)
+	errs.check(c.Store.MinReplicas == 0 || c.Store.Type == "Redis", "store.minReplicas: belongs to type Redis")
 	errs.oneOf("store.onUnavailable", c.Store.OnUnavailable, "Reject", "PassThrough")
 	errs.client(c.Client)
 	errs.check(len(c.Routes) > 0 && len(c.Routes) <= maxRoutes, "routes: %d of them, want 1 to %d", len(c.Routes), maxRoutes)

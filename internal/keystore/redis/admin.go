@@ -5,6 +5,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -45,6 +46,8 @@ type Found struct {
 	ID string
 	// Lost is how many of its buckets were found to have lost entries, just now; of Buckets.
 	Lost, Buckets int
+	// Doubt is until when, by the server, a key that is absent is Unknown; zero: it is New.
+	Doubt time.Time
 }
 
 // EnsureKeyspace makes the keyspace, or mends what a loss has left of it. It fails with keystore.ErrKeyspaceTaken when it exists with another claim.
@@ -83,13 +86,24 @@ func (a *Admin) EnsureKeyspace(ctx context.Context, w Wanted) (Found, error) {
 		return r
 	})
 	for _, r := range replies {
-		switch {
-		case r.err != nil:
+		if r.err != nil {
 			return Found{}, unavailable(ctx, "make keyspace "+w.Name, r.err)
-		case r.value == "taken":
+		}
+		row, _ := r.value.([]any)
+		if len(row) != 2 {
+			return Found{}, unavailable(ctx, "make keyspace "+w.Name, errReply)
+		}
+		switch row[0] {
+		case "taken":
 			return Found{}, fmt.Errorf("make keyspace %s: %w", w.Name, keystore.ErrKeyspaceTaken)
-		case r.value == "lost":
+		case "lost":
 			found.Lost++
+		}
+		if doubt, _ := row[1].(string); doubt != "0" {
+			n, _ := strconv.ParseInt(doubt, 10, 64) // the script's own number
+			if until := time.UnixMicro(n); until.After(found.Doubt) {
+				found.Doubt = until
+			}
 		}
 	}
 	for _, r := range a.each(keys, func(b bucket) reply { return reply{err: a.client().HDel(ctx, b.epoch(), "making").Err()} }) {

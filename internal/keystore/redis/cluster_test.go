@@ -19,7 +19,9 @@ import (
 // patient lets no server seem dead to the others because their clocks have been moved.
 func patient() map[string]string { return map[string]string{"cluster-node-timeout": "2000000000"} }
 
-func clusterDSN(c *localredis.Cluster) string { return "redis://" + c.Servers[0].Addr() + "?cluster=true" }
+func clusterDSN(c *localredis.Cluster) string {
+	return "redis://" + c.Servers[0].Addr() + "?cluster=true"
+}
 
 // TestConformanceOnCluster: on three primaries, whose clocks stand still together.
 func TestConformanceOnCluster(t *testing.T) {

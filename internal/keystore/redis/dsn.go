@@ -3,11 +3,15 @@
 package redis
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/hex"
+	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,6 +73,20 @@ func parse(dsn string) (*redis.UniversalOptions, error) {
 		return nil, err
 	}
 	return o, nil
+}
+
+// Identity names the store of c: the same for the same keyspace at the same servers, however they are listed, whatever the user, the password and the
+// certificates. It holds no secret. It fails with keystore.ErrDSNInvalid.
+func Identity(c Config) (string, error) {
+	o, err := parse(c.DSN)
+	if err != nil {
+		return "", err
+	}
+	addrs := slices.Clone(o.Addrs)
+	slices.Sort(addrs)
+	text := fmt.Sprintf("redis %q %q %d %q", slices.Compact(addrs), o.MasterName, o.DB, c.Keyspace)
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // known says that query has nothing that would be ignored, and nothing twice that can be only once.

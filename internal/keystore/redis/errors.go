@@ -31,6 +31,9 @@ func codeOf(err error) string {
 	if code == "ERR" && strings.HasPrefix(rest, "max number of clients") {
 		return "MAXCLIENTS"
 	}
+	if code == "ERR" && strings.Contains(rest, "user executing the script") {
+		return "NOPERM"
+	}
 	return strings.TrimPrefix(code, "-")
 }
 

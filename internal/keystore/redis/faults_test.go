@@ -31,7 +31,9 @@ func owner(r keystore.Reservation) keystore.Ownership {
 	return keystore.Ownership{Client: r.Client, Key: r.Key, Token: r.Token}
 }
 
-func created() keystore.Answer { return keystore.Answer{Status: http.StatusCreated, Body: []byte("it")} }
+func created() keystore.Answer {
+	return keystore.Answer{Status: http.StatusCreated, Body: []byte("it")}
+}
 
 func expect(t *testing.T, s keystore.Store, r keystore.Reservation, want keystore.Outcome) {
 	t.Helper()
@@ -188,7 +190,9 @@ func TestRights(t *testing.T) {
 		"+wait", "+ping", "+cluster|slots", "+cluster|shards", "+asking", "+readonly", "+command")
 	do(t, server, "ACL", "SETUSER", "narrow", "on", ">secret", "resetkeys", "~other:*", "+@all")
 	ensure(t, dsnOf(server), "")
-	as := func(user string) *redis.Store { return open(t, redis.Config{DSN: "redis://" + user + "@" + server.Addr()}) }
+	as := func(user string) *redis.Store {
+		return open(t, redis.Config{DSN: "redis://" + user + "@" + server.Addr()})
+	}
 
 	s := as("payments:secret")
 	must(t, s.Check(t.Context()))

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Makes or mends the epoch of one bucket, see epoch.lua. ARGV: id, claim, how long absent keys are doubtful after a loss, what a missing epoch
 -- means (making: the keyspace is new; lost: it is not), and further runs of servers that have the data.
--- Returns what it found: made, kept, lost or taken.
+-- Returns what it found: made, kept, lost or taken; and until when absent keys are doubtful, if that is still to come.
 local epoch, id, claim, window, missing = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local at = now()
 local e = redis.call('HMGET', epoch, 'id', 'claim')
@@ -14,7 +14,7 @@ if not e[1] then
         redis.call('HSET', epoch, 'making', '1')
     end
 elseif e[2] ~= claim then
-    return 'taken'
+    return {'taken', '0'}
 elseif redis.call('HEXISTS', epoch, 'run:' .. run) == 0 and not appends() then
     found = 'lost'
 end
@@ -26,4 +26,5 @@ for i = 5, #ARGV do
     redis.call('HSETNX', epoch, 'run:' .. ARGV[i], text(at))
 end
 expire(epoch, at + EPOCH_TIME)
-return found
+local doubt = redis.call('HGET', epoch, 'doubt') or '0'
+return {found, tonumber(doubt) > at and doubt or '0'}
