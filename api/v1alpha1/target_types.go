@@ -38,4 +38,23 @@ type Target struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
 	// +optional
 	PortEnv string `json:"portEnv,omitempty"`
+
+	// scheme is what the app speaks: HTTP (HTTP/1.1), H2C (HTTP/2 without TLS, such as gRPC), or HTTPS. The sidecar itself takes HTTP/1.1 and HTTP/2 without TLS in any case.
+	// With HTTPS the app's certificate is not verified, since the connection does not leave the pod.
+	// +kubebuilder:default=HTTP
+	// +optional
+	Scheme Scheme `json:"scheme,omitempty"`
 }
+
+// Scheme is what an app speaks.
+// +kubebuilder:validation:Enum=HTTP;H2C;HTTPS
+type Scheme string
+
+const (
+	// SchemeHTTP is HTTP/1.1.
+	SchemeHTTP Scheme = "HTTP"
+	// SchemeH2C is HTTP/2 without TLS.
+	SchemeH2C Scheme = "H2C"
+	// SchemeHTTPS is HTTP/1.1 with TLS.
+	SchemeHTTPS Scheme = "HTTPS"
+)

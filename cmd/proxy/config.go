@@ -31,8 +31,11 @@ func parse(args []string, env func(string) string, out io.Writer) (*config, erro
 	flags.StringVar(&c.settings.ConfigFile, "config", "", "`file` with the compiled policy (required)")
 	flags.StringVar(&c.settings.DSNFile, "dsn-file", "", "`file` with the key store's connection string (required)")
 	flags.StringVar(&upstream, "upstream", "", "`URL` of the app: http, https or h2c, with host and port (required)")
+	flags.StringVar(&c.settings.UpstreamCA, "upstream-ca", "", "`file` with the authorities of an https upstream (default: the system's; on the loopback the app is not verified)")
+	flags.StringVar(&c.settings.UpstreamName, "upstream-name", "", "`name` that the certificate of an https upstream has to hold (default: the URL's host)")
 	flags.StringVar(&c.settings.Listen, "listen", ":15600", "`address` for traffic")
 	flags.StringVar(&c.settings.Admin, "admin", ":15601", "`address` for probes and metrics")
+	flags.BoolVar(&c.settings.Pprof, "pprof", false, "serve profiles below /debug/pprof/ on the admin address")
 	flags.StringVar(&c.settings.Spool, "spool", "/var/lib/idempotency", "`directory` of this process alone, for large bodies and results that the store has not taken yet")
 	flags.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	flags.DurationVar(&c.settings.DrainDelay, "drain-delay", 5*time.Second, "how long to serve on after the order to end; shorter when the app has ended")
@@ -115,6 +118,8 @@ func (c *config) validate() error {
 		return errors.New("check dsn-file: it is required")
 	case s.Spool == "":
 		return errors.New("check spool: it is required")
+	case s.Upstream.Scheme != "https" && (s.UpstreamCA != "" || s.UpstreamName != ""):
+		return errors.New("check upstream-ca and upstream-name: they belong to an https upstream")
 	case s.DrainDelay < 0 || s.DrainTimeout <= 0:
 		return errors.New("check drain-delay and drain-timeout: want durations, the second above zero")
 	}

@@ -53,6 +53,7 @@ func TestParseRefuses(t *testing.T) {
 		{append(required[:6:6], "--drain-timeout", "0s"), environment(), "no time to drain"},
 		{append(required[:6:6], "--spool", ""), environment("IDEMPOTENCY_SPOOL", ""), "no spool"},
 		{append(required[:6:6], "--log-level", "loud"), environment(), "no level"},
+		{append(required[:6:6], "--upstream-ca", "ca.pem"), environment(), "an authority for an upstream without TLS"},
 		{required, environment("IDEMPOTENCY_WAITERS", "many"), "no number in the environment"},
 	} {
 		if _, err := parse(row.args, row.env, &bytes.Buffer{}); err == nil {

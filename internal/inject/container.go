@@ -57,7 +57,7 @@ func container(s Sidecar, t Traffic) corev1.Container {
 		Args: []string{
 			"--config=" + configDir + "/" + configKey,
 			"--dsn-file=" + dsnDir + "/" + dsnFile,
-			text(upstreamFlag, t.App),
+			text(upstreamFlag(s.Scheme), t.App),
 			text(listenFlag, t.Sidecar),
 			text(adminFlag, t.Admin),
 			"--spool=" + spoolDir,

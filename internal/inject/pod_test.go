@@ -8,6 +8,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -253,6 +254,16 @@ func TestTrafficOf(t *testing.T) {
 	if got, ok := inject.TrafficOf(pod); !ok || got != want {
 		t.Errorf("traffic %+v, %v, want %+v", got, ok, want)
 	}
+	for scheme, upstream := range map[v1alpha1.Scheme]string{v1alpha1.SchemeHTTP: "http", v1alpha1.SchemeH2C: "h2c", v1alpha1.SchemeHTTPS: "https"} {
+		p.Spec.Target.Scheme = scheme
+		out, err := inject.Pod(inject.FromPolicy(p, injecttest.DefaultImage), payments())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := inject.TrafficOf(out); !ok || got != want || !slices.Contains(out.Spec.InitContainers[0].Args, "--upstream="+upstream+"://127.0.0.1:8080") {
+			t.Errorf("%s: traffic %+v, %v, arguments %v", scheme, got, ok, out.Spec.InitContainers[0].Args)
+		}
+	}
 	if got, ok := inject.TrafficOf(payments()); ok {
 		t.Errorf("a pod without a sidecar has traffic %+v", got)
 	}
@@ -282,6 +293,8 @@ func TestHash(t *testing.T) {
 		{"the Secret's key", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Store.Postgres.DSNSecretRef.Key = "other" }, true},
 		{"the policy's name", func(p *v1alpha1.IdempotencyPolicy) { p.Name = "other" }, true},
 		{"the port", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Target.Port.StrVal = "web" }, true},
+		{"the scheme", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Target.Scheme = v1alpha1.SchemeH2C }, true},
+		{"the scheme, written", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Target.Scheme = v1alpha1.SchemeHTTP }, false},
 		{"the interception", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Target.Interception = v1alpha1.InterceptNone }, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {

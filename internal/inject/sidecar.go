@@ -35,6 +35,8 @@ type Sidecar struct {
 	Resources corev1.ResourceRequirements
 	// Port of the app, by name or number.
 	Port intstr.IntOrString
+	// Scheme is what the app speaks.
+	Scheme v1alpha1.Scheme
 	// Interception is how traffic comes to the sidecar.
 	Interception v1alpha1.Interception
 	// PortEnv is the variable that moves the app with that interception.
@@ -55,6 +57,7 @@ func FromPolicy(p *v1alpha1.IdempotencyPolicy, defaultImage string) Sidecar {
 		Port:         p.Spec.Target.Port,
 		Interception: cmp.Or(p.Spec.Target.Interception, v1alpha1.InterceptNamedPort),
 		PortEnv:      p.Spec.Target.PortEnv,
+		Scheme:       p.Spec.Target.Scheme,
 	}
 	if dsn := policy.SidecarDSN(p); dsn.Name != "" {
 		s.SecretName, s.SecretKey = dsn.Name, cmp.Or(dsn.Key, "dsn")

@@ -3,6 +3,7 @@
 package inject
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -14,10 +15,14 @@ import (
 )
 
 const (
-	upstreamFlag = "--upstream=http://127.0.0.1:"
-	listenFlag   = "--listen=:"
-	adminFlag    = "--admin=:"
+	listenFlag = "--listen=:"
+	adminFlag  = "--admin=:"
 )
+
+// upstreamFlag is followed by the app's port.
+func upstreamFlag(scheme v1alpha1.Scheme) string {
+	return "--upstream=" + strings.ToLower(string(cmp.Or(scheme, v1alpha1.SchemeHTTP))) + "://127.0.0.1:"
+}
 
 // Traffic is how requests run through a pod that carries the sidecar.
 type Traffic struct {
@@ -57,7 +62,10 @@ func TrafficOf(pod *corev1.Pod) (Traffic, bool) {
 	for _, flag := range []struct {
 		prefix string
 		number *int32
-	}{{upstreamFlag, &t.App}, {listenFlag, &t.Sidecar}, {adminFlag, &t.Admin}} {
+	}{
+		{upstreamFlag(v1alpha1.SchemeHTTP), &t.App}, {upstreamFlag(v1alpha1.SchemeH2C), &t.App}, {upstreamFlag(v1alpha1.SchemeHTTPS), &t.App},
+		{listenFlag, &t.Sidecar}, {adminFlag, &t.Admin},
+	} {
 		for _, arg := range c.Args {
 			if text, found := strings.CutPrefix(arg, flag.prefix); found {
 				number, err := strconv.ParseUint(text, 10, 16)

@@ -13,6 +13,7 @@ func Default(p *v1alpha1.IdempotencyPolicy) {
 	spec := &p.Spec
 	setDefault(&spec.Mode, v1alpha1.ModeEnforce)
 	setDefault(&spec.Target.Interception, v1alpha1.InterceptNamedPort)
+	setDefault(&spec.Target.Scheme, v1alpha1.SchemeHTTP)
 	setDefault(&spec.Store.OnUnavailable, v1alpha1.OnUnavailableReject)
 	if postgres := spec.Store.Postgres; postgres != nil {
 		setDefault(&postgres.Schema, "idempotency")

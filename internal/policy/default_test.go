@@ -42,7 +42,7 @@ func TestDefaultKeepsWhatIsWritten(t *testing.T) {
 	text := `
 spec:
   mode: Audit
-  target: {port: 8080, interception: None}
+  target: {port: 8080, interception: None, scheme: HTTPS}
   store: {onUnavailable: PassThrough, postgres: {schema: keys, dsnSecretRef: {name: s, key: k}, adminDSNSecretRef: {name: s, key: a}}}
   retention: {window: 30d, createAhead: 2, deletionPolicy: Delete}
   routes:

@@ -17,6 +17,7 @@ var variableForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 func validateTarget(at *field.Path, target v1alpha1.Target) field.ErrorList {
 	errs := oneOf(at.Child("interception"), target.Interception,
 		v1alpha1.InterceptNamedPort, v1alpha1.InterceptPortEnv, v1alpha1.InterceptRedirect, v1alpha1.InterceptNone)
+	errs = append(errs, oneOf(at.Child("scheme"), target.Scheme, v1alpha1.SchemeHTTP, v1alpha1.SchemeH2C, v1alpha1.SchemeHTTPS)...)
 	port := at.Child("port")
 	switch {
 	case target.Port.Type == intstr.String:

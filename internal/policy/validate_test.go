@@ -62,18 +62,20 @@ func TestValidatePolicy(t *testing.T) {
 		}, []string{"spec.selector.matchExpressions[0].operator"}, "not a valid"},
 		{"NamedPort with a number would be bypassed", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.Port = intstr.FromInt32(8080) }, []string{"spec.target.port"}, "give the container port a name"},
 		{"None with a number", func(s *v1alpha1.IdempotencyPolicySpec) {
-			s.Target = v1alpha1.Target{Port: intstr.FromInt32(65535), Interception: v1alpha1.InterceptNone}
+			s.Target = v1alpha1.Target{Scheme: v1alpha1.SchemeHTTP, Port: intstr.FromInt32(65535), Interception: v1alpha1.InterceptNone}
 		}, nil, ""},
 		{"a port beyond the last", func(s *v1alpha1.IdempotencyPolicySpec) {
-			s.Target = v1alpha1.Target{Port: intstr.FromInt32(65536), Interception: v1alpha1.InterceptNone}
+			s.Target = v1alpha1.Target{Scheme: v1alpha1.SchemeHTTP, Port: intstr.FromInt32(65536), Interception: v1alpha1.InterceptNone}
 		}, []string{"spec.target.port"}, "65535"},
 		{"a number in quotes is no port name", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.Port = intstr.FromString("8080") }, []string{"spec.target.port"}, "at least one letter"},
+		{"HTTP/2 without TLS", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.Scheme = v1alpha1.SchemeH2C }, nil, ""},
+		{"an unknown scheme", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.Scheme = "http" }, []string{"spec.target.scheme"}, "HTTPS"},
 		{"an unknown interception", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.Interception = "Magic" }, []string{"spec.target.interception"}, "NamedPort"},
 		{"Redirect with a number", func(s *v1alpha1.IdempotencyPolicySpec) {
-			s.Target = v1alpha1.Target{Port: intstr.FromInt32(80), Interception: v1alpha1.InterceptRedirect}
+			s.Target = v1alpha1.Target{Scheme: v1alpha1.SchemeHTTP, Port: intstr.FromInt32(80), Interception: v1alpha1.InterceptRedirect}
 		}, nil, ""},
 		{"PortEnv with its variable", func(s *v1alpha1.IdempotencyPolicySpec) {
-			s.Target = v1alpha1.Target{Port: intstr.FromInt32(8080), Interception: v1alpha1.InterceptPortEnv, PortEnv: "PORT"}
+			s.Target = v1alpha1.Target{Scheme: v1alpha1.SchemeHTTP, Port: intstr.FromInt32(8080), Interception: v1alpha1.InterceptPortEnv, PortEnv: "PORT"}
 		}, nil, ""},
 		{"PortEnv without a variable", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.Interception = v1alpha1.InterceptPortEnv }, []string{"spec.target.portEnv"}, "such as PORT"},
 		{"a variable that no shell could set", func(s *v1alpha1.IdempotencyPolicySpec) {

@@ -5,6 +5,7 @@ package proxy
 import (
 	"fmt"
 	"net/http"
+	"net/http/pprof" // registers itself on http.DefaultServeMux too, which nobody serves
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,13 +21,18 @@ type admin struct {
 	ready atomic.Bool
 }
 
-func newAdmin(p *Proxy, registry *prometheus.Registry, running http.Handler) *admin {
+func newAdmin(p *Proxy, registry *prometheus.Registry, running http.Handler, profiles bool) *admin {
 	mux := http.NewServeMux()
 	a := &admin{Handler: mux, proxy: p}
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", a.readyz)
 	mux.Handle("GET "+proxyconfig.RunningPath, running)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	if profiles {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
 	return a
 }
 

@@ -9,6 +9,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -35,6 +36,8 @@ const (
 type Options struct {
 	// Upstream is the app: http, https or h2c, with host and port, without a path.
 	Upstream *url.URL
+	// UpstreamTLS is for an https upstream; nil: the system's authorities vouch for it.
+	UpstreamTLS *tls.Config
 	// Spool is a directory of this process alone, for bodies and the journal. It outlives the process, not the app.
 	Spool string
 	// Limits bound everything.
@@ -84,7 +87,7 @@ func New(o Options) (*Proxy, error) {
 	memory, buffers := &budget{limit: o.Limits.MemoryBytes}, &chunks{}
 	p := &Proxy{
 		limits: o.Limits, log: o.Log, metrics: m, now: o.Now, holder: keystore.NewHolder(),
-		upstream: newUpstream(o.Upstream, o.Limits.InFlight),
+		upstream: newUpstream(o.Upstream, o.UpstreamTLS, o.Limits.InFlight),
 		spool: &spool{
 			dir: o.Spool, memoryBytes: o.Limits.BodyMemoryBytes, bodyBytes: o.Limits.BodyBytes,
 			memory: memory, files: &budget{limit: o.Limits.SpillBytes}, chunks: buffers,

@@ -5,6 +5,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -62,6 +63,7 @@ type setup struct {
 	store  keystore.Store
 	spool  string
 	now    func() time.Time
+	trust  *tls.Config
 }
 
 // start runs a rig. The app counts and then does what app says: by default it answers 201 with the count.
@@ -80,7 +82,7 @@ func start(t *testing.T, change ...func(*setup)) *rig {
 	}
 	upstream, err := url.Parse(s.url)
 	must(t, err)
-	r.proxy, err = New(Options{Upstream: upstream, Spool: s.spool, Limits: s.limits, Registry: r.registry, Log: slog.New(slog.DiscardHandler), Now: s.now})
+	r.proxy, err = New(Options{Upstream: upstream, UpstreamTLS: s.trust, Spool: s.spool, Limits: s.limits, Registry: r.registry, Log: slog.New(slog.DiscardHandler), Now: s.now})
 	must(t, err)
 	r.proxy.Load(s.config, s.store, "one")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -31,6 +31,12 @@ type Settings struct {
 	DSNFile    string
 	// Upstream is the app: http, https or h2c, with host and port.
 	Upstream *url.URL
+	// UpstreamCA is a file with the certificates of the authorities that vouch for an https upstream; empty: the system's, and for one on the loopback
+	// nobody need. UpstreamName is the name that its certificate has to hold; empty: the URL's host.
+	UpstreamCA   string
+	UpstreamName string
+	// Pprof serves profiles on the admin address.
+	Pprof bool
 	// Listen is the address for traffic, Admin the one for probes and metrics.
 	Listen string
 	Admin  string
@@ -55,7 +61,11 @@ func Run(ctx context.Context, s Settings, open Opener) error {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p, err := New(Options{Upstream: s.Upstream, Spool: s.Spool, Limits: s.Limits, Registry: registry, Log: s.Log, Now: s.Now})
+	trust, err := upstreamTLS(s.Upstream, s.UpstreamCA, s.UpstreamName)
+	if err != nil {
+		return err
+	}
+	p, err := New(Options{Upstream: s.Upstream, UpstreamTLS: trust, Spool: s.Spool, Limits: s.Limits, Registry: registry, Log: s.Log, Now: s.Now})
 	if err != nil {
 		return err
 	}
@@ -107,7 +117,7 @@ func listen(ctx context.Context, s Settings, p *Proxy, registry *prometheus.Regi
 	if s.Listening != nil {
 		s.Listening(traffic.Addr(), probes.Addr())
 	}
-	a := newAdmin(p, registry, running)
+	a := newAdmin(p, registry, running, s.Pprof)
 	return &server{
 		settings: s, proxy: p, admin: a, listeners: [2]net.Listener{traffic, probes},
 		traffic: trafficServer(s, p),

@@ -374,3 +374,13 @@ func TestSlowStreamOverHTTP2(t *testing.T) {
 	_, err = io.Copy(io.Discard, resp.Body)
 	must(t, err)
 }
+
+// TestProfiles: off unless they are asked for.
+func TestProfiles(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		p := launch(t, nil, func(_ *process, s *Settings) { s.Pprof = on })
+		if got := p.get("/debug/pprof/goroutine?debug=1"); (got.Status == 200) != on {
+			t.Errorf("profiles on %v: got %d", on, got.Status)
+		}
+	}
+}

@@ -30,7 +30,10 @@ type upstream struct {
 	shared    bool // a connection carries many requests at once
 }
 
-func newUpstream(u *url.URL, connections int) *upstream {
+func newUpstream(u *url.URL, trust *tls.Config, connections int) *upstream {
+	if trust == nil {
+		trust = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -47,7 +50,7 @@ func newUpstream(u *url.URL, connections int) *upstream {
 		TLSHandshakeTimeout:    dialTimeout,
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: 1 << 20,
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSClientConfig:        trust,
 		ReadBufferSize:         8 << 10,
 		WriteBufferSize:        8 << 10,
 	}
