@@ -35,6 +35,7 @@ func Default(p *v1alpha1.IdempotencyPolicy) {
 	setDefault(&spec.Retention.CreateAhead, 7)
 	setDefault(&spec.Retention.DeletionPolicy, v1alpha1.DeletionRetain)
 	setDefault(&spec.Sidecar.LogLevel, "info")
+	setDefault(&spec.Rollout.Strategy, v1alpha1.RolloutNone)
 	for i := range spec.Routes {
 		defaultRoute(&spec.Routes[i])
 	}

@@ -53,6 +53,7 @@ spec:
     responses: {maxBytes: "0"}
     timeout: 5s
   sidecar: {logLevel: debug}
+  rollout: {strategy: Restart}
 `
 	written, defaulted := &v1alpha1.IdempotencyPolicy{}, &v1alpha1.IdempotencyPolicy{}
 	for _, p := range []*v1alpha1.IdempotencyPolicy{written, defaulted} {
