@@ -28,4 +28,8 @@ say "hack"
 (cd hack && go test ./...)
 say "product, with the race detector"
 # shellcheck disable=SC2046 # one argument per package is what go test takes
-go test -race -timeout 20m $(go list ./... | grep -v /test/e2e)
+POSTGRES_VERSION=${POSTGRES_VERSION:-15} go test -race -timeout 20m $(go list ./... | grep -v /test/e2e)
+for version in 16 17 18; do
+  say "key store and retention on PostgreSQL $version"
+  POSTGRES_VERSION=$version go test -timeout 20m ./internal/keystore/postgres ./internal/retention/integration
+done

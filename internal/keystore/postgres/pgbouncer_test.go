@@ -12,9 +12,11 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 
+	"github.com/idempotency-dev/operator/internal/keystore"
 	"github.com/idempotency-dev/operator/internal/keystore/keystoretest"
 	"github.com/idempotency-dev/operator/internal/localpg/pgtest"
 )
@@ -41,6 +43,57 @@ func TestThroughPgBouncerWithRaisedIsolation(t *testing.T) {
 		return h
 	}, "Life", "RaceMidnight", "RaceOwnership")
 }
+
+// TestFiveHundredSidecars: behind PgBouncer the server has as many sessions as the pooler gives it, however many sidecars there are. All of them
+// reserve one key at once, and one key each.
+func TestFiveHundredSidecars(t *testing.T) {
+	const sidecars = 500
+	d := newDatabase(t)
+	d.partitions(keystoretest.Start(), 2)
+	d.setClock(keystoretest.Start())
+	dsn := at(t, d.sidecar(), startPgBouncer(t))
+	outcomes := make([]keystore.Outcome, sidecars)
+	errs := make([]error, sidecars)
+	var group sync.WaitGroup
+	for n := range sidecars {
+		s := d.open(t, dsn)
+		group.Go(func() {
+			holder := keystore.NewHolder()
+			reserve := func(key string) (keystore.Reservation, keystore.Outcome, error) {
+				r := reservation(key)
+				r.Holder = holder
+				got, err := s.Reserve(context.WithoutCancel(t.Context()), r)
+				return r, got.Outcome, err
+			}
+			own, outcome, err := reserve(fmt.Sprint("key ", n))
+			if err == nil && outcome != keystore.New {
+				err = fmt.Errorf("outcome %d of a key of its own", outcome)
+			}
+			errs[n] = errors.Join(err, s.Complete(context.WithoutCancel(t.Context()), ownership(own), keystore.Answer{Status: 201}))
+			_, outcomes[n], err = reserve("one for all")
+			errs[n] = errors.Join(errs[n], err)
+		})
+	}
+	group.Wait()
+	d.must(errors.Join(errs...))
+	won := 0
+	for _, outcome := range outcomes {
+		if outcome == keystore.New {
+			won++
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d of %d own the one key", won, sidecars)
+	}
+	var sessions int
+	d.must(d.conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename LIKE 'Sidecar %'").Scan(&sessions))
+	if sessions == 0 || sessions > poolSize {
+		t.Errorf("the server has %d sessions of sidecars, want 1 to %d", sessions, poolSize)
+	}
+}
+
+// poolSize is how many sessions on the server PgBouncer makes for a role.
+const poolSize = 3
 
 // startPgBouncer starts one in front of the test's server and returns its address. It installs the Debian package where it is missing.
 func startPgBouncer(t *testing.T) string {
@@ -74,13 +127,13 @@ listen_addr = %s
 listen_port = %s
 unix_socket_dir =
 pool_mode = transaction
-default_pool_size = 3
-max_client_conn = 200
+default_pool_size = %d
+max_client_conn = 2500
 auth_type = plain
 auth_query = SELECT rolname, 'secret' FROM pg_roles WHERE rolname = $1
 auth_user = %s
 auth_file = %s
-`, server.Hostname(), server.Port(), host, port, server.User.Username(), filepath.Join(dir, "users")),
+`, server.Hostname(), server.Port(), host, port, poolSize, server.User.Username(), filepath.Join(dir, "users")),
 		filepath.Join(dir, "users"): fmt.Sprintf("%q %q\n", server.User.Username(), password(t, pgtest.Server(t))),
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {

@@ -150,6 +150,9 @@ func (c *completeCall) args(p patience) []any {
 
 func (c *completeCall) alone(ctx context.Context, s *Store, p patience) (bool, error) {
 	_, err := s.call(ctx, s.sql.complete, func(bool) []any { return c.args(p) }, &c.owner)
+	if err == nil && c.owner == nil && p != passing {
+		err = errLocked
+	}
 	return err == nil && c.owner != nil, err
 }
 

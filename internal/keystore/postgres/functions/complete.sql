@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- complete is Store.Complete; false: not the owner. NULL: another transaction has the entry's lock, and p_wait says not to wait for it.
+-- complete is Store.Complete; false: not the owner. NULL: another transaction has the entry's lock; with p_wait, for too long.
 -- An entry that is unknown by its holder's end takes the answer from its owner all the same.
 CREATE OR REPLACE FUNCTION {{schema}}.{{complete}}(
     p_client text, p_key text, p_token uuid, p_tombstone text, p_status integer, p_header bytea, p_body bytea, p_wait boolean
@@ -9,10 +9,9 @@ DECLARE
     now_at timestamptz;
 BEGIN
     IF {{schema}}.enter() AND NOT pg_try_advisory_xact_lock({{lock}}) THEN
-        IF NOT p_wait THEN
+        IF NOT p_wait OR NOT {{schema}}.lock_entry({{lock}}) THEN
             RETURN NULL;
         END IF;
-        PERFORM pg_advisory_xact_lock({{lock}});
     END IF;
     now_at := {{schema}}.now_();
     UPDATE {{schema}}.{{parent}} t
