@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,6 +17,14 @@ import (
 	"github.com/idempotency-dev/operator/internal/keystore/postgres"
 )
 
+// system is what is compared.
+type system interface {
+	// pair reserves a new key and completes it with answer.
+	pair(ctx context.Context, key string, answer []byte) error
+	// replay asks for a completed key and checks the answer.
+	replay(ctx context.Context, key string, answer []byte) error
+}
+
 // ours is one sidecar's store, with its default of 4 connections.
 type ours struct {
 	store  *postgres.Store
@@ -24,7 +33,8 @@ type ours struct {
 
 const lease = 24 * time.Hour // longer than a run: renewing it is not what is measured
 
-func newOurs(ctx context.Context, dsn string) (*ours, error) {
+// newOurs makes a keyspace with a window of so many days.
+func newOurs(ctx context.Context, dsn, keyspace string, window int) (*ours, error) {
 	admin, err := postgres.OpenAdmin(ctx, dsn, "")
 	if err != nil {
 		return nil, err
@@ -33,13 +43,13 @@ func newOurs(ctx context.Context, dsn string) (*ours, error) {
 	if err := admin.Migrate(ctx); err != nil {
 		return nil, err
 	}
-	if err := admin.EnsureKeyspace(ctx, "bench", ""); err != nil {
+	if err := admin.EnsureKeyspace(ctx, keyspace, ""); err != nil {
 		return nil, err
 	}
-	if err := week(ctx, dsn); err != nil {
+	if err := partitions(ctx, dsn, keyspace, window); err != nil {
 		return nil, err
 	}
-	store, err := postgres.Open(ctx, postgres.Config{DSN: dsn, Keyspace: "bench", Timeout: time.Minute})
+	store, err := postgres.Open(ctx, postgres.Config{DSN: dsn, Keyspace: keyspace, Timeout: time.Minute})
 	if err != nil {
 		return nil, err
 	}
@@ -50,17 +60,16 @@ func newOurs(ctx context.Context, dsn string) (*ours, error) {
 	return o, nil
 }
 
-// week makes what retention has made of a keyspace with a window of one day: partitions for yesterday, today and the next 7 days.
-func week(ctx context.Context, dsn string) error {
+// partitions makes what retention has made of a keyspace: one for each day of the window, today, and the next 7 days.
+func partitions(ctx context.Context, dsn, keyspace string, window int) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	parent := "idempotency." + postgres.Relation("bench")
-	today := time.Now().UTC().Truncate(24 * time.Hour)
-	for n := -1; n <= 7; n++ {
-		day := today.AddDate(0, 0, n)
+	parent := "idempotency." + postgres.Relation(keyspace)
+	for n := -window; n <= 7; n++ {
+		day := today().AddDate(0, 0, n)
 		partition := parent + day.Format("_p20060102")
 		_, err := conn.Exec(ctx, fmt.Sprintf(`CREATE TABLE %s (LIKE %s INCLUDING ALL, PRIMARY KEY (client, key));
 			ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')`,
@@ -70,6 +79,44 @@ func week(ctx context.Context, dsn string) error {
 		}
 	}
 	return nil
+}
+
+func today() time.Time { return time.Now().UTC().Truncate(24 * time.Hour) }
+
+// fill writes entries into the partitions of keyspace up to today's, the same number into each. They are completed with empty answers: a look-up of a
+// new key reads the index alone.
+func fill(ctx context.Context, out io.Writer, dsn, keyspace string, entries int) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	const days = 31
+	parent := "idempotency." + postgres.Relation(keyspace)
+	for n := range days {
+		day := today().AddDate(0, 0, n-days+1)
+		partition, bucket := parent+day.Format("_p20060102"), day.Format(time.RFC3339)
+		// The primary key comes last, and the rows into a table of this transaction: see the server's settings.
+		_, err := conn.Exec(ctx, fmt.Sprintf(`BEGIN; DROP TABLE %[1]s; CREATE TABLE %[1]s (LIKE %[2]s INCLUDING ALL);
+			INSERT INTO %[1]s (client, key, bucket, fingerprint, state, token, holder, seed, attempts, route, lifetime, reserved_at, expires_at, status)
+			SELECT 'client', md5(i::text || '%[3]s'), '%[3]s', '\x01', 2, u, u, u, 1, 'bench', '30 days', '%[3]s',
+				timestamptz '%[3]s' + interval '31 days', 201
+			FROM generate_series(1, %[4]d) i, LATERAL (SELECT md5(i::text)::uuid AS u) r;
+			ALTER TABLE %[1]s ADD PRIMARY KEY (client, key);
+			ALTER TABLE %[2]s ATTACH PARTITION %[1]s FOR VALUES FROM ('%[3]s') TO ('%[5]s'); COMMIT`,
+			partition, parent, bucket, entries/days, day.AddDate(0, 0, 1).Format(time.RFC3339)))
+		if err != nil {
+			return fmt.Errorf("fill %s: %w", partition, err)
+		}
+		if _, err := fmt.Fprintf(out, "%s filled %d of %d partitions with %d entries\n", time.Now().UTC().Format(time.TimeOnly), n+1, days, entries/days); err != nil {
+			return err
+		}
+	}
+	_, err = conn.Exec(ctx, "UPDATE idempotency.keyspaces SET newest_bucket = $1 WHERE name = $2; ", today(), keyspace)
+	if err == nil {
+		_, err = conn.Exec(ctx, "VACUUM (ANALYZE) "+parent)
+	}
+	return err
 }
 
 func (o *ours) close() { o.store.Close() }
