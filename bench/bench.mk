@@ -2,7 +2,7 @@
 ##@ Measure
 
 .PHONY: bench
-bench: bench-controller bench-keystore bench-retention bench-proxy ## Every benchmark.
+bench: bench-controller bench-keystore bench-retention bench-proxy bench-redis ## Every benchmark.
 
 .PHONY: bench-controller
 bench-controller: ## The manager with 5,000 policies and 10,000 pods, on a private API server and PostgreSQL: about 25 minutes.
@@ -20,3 +20,7 @@ bench-retention: ## Retiring a day of entries against deleting it, and a thousan
 bench-proxy: ## The sidecar against the textbook proxy, gofiber's middleware, ReverseProxy and nginx, on a private PostgreSQL.
 	@command -v nginx >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nginx-light && systemctl disable --now nginx 2>/dev/null || true; }
 	$(GO) run ./bench/proxy
+
+.PHONY: bench-redis
+bench-redis: ## The key store on Redis against PostgreSQL and gofiber's storage, and on clusters, on private servers.
+	$(GO) run ./bench/redis
