@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"strings"
 
@@ -84,7 +85,69 @@ func Select(policies []v1alpha1.IdempotencyPolicy, podLabels map[string]string) 
 	return matching[0], matching[1:]
 }
 
+// selects reports whether the policy's selector is neither empty nor invalid, and matches. Few of thousands do: a labels.Selector, which is
+// costly to make, is made for those only that match as far as one can tell without.
 func selects(p *v1alpha1.IdempotencyPolicy, podLabels map[string]string) bool {
+	for name, value := range p.Spec.Selector.MatchLabels {
+		if has, ok := podLabels[name]; !ok || has != value {
+			return false
+		}
+	}
+	for i := range p.Spec.Selector.MatchExpressions {
+		if !mayMatch(&p.Spec.Selector.MatchExpressions[i], podLabels) {
+			return false
+		}
+	}
 	selector, err := metav1.LabelSelectorAsSelector(&p.Spec.Selector)
 	return err == nil && !selector.Empty() && selector.Matches(labels.Set(podLabels))
+}
+
+// mayMatch is false only for an expression that the labels do not meet.
+func mayMatch(e *metav1.LabelSelectorRequirement, podLabels map[string]string) bool {
+	value, has := podLabels[e.Key]
+	switch e.Operator {
+	case metav1.LabelSelectorOpIn:
+		return has && slices.Contains(e.Values, value)
+	case metav1.LabelSelectorOpNotIn:
+		return !has || !slices.Contains(e.Values, value)
+	case metav1.LabelSelectorOpExists:
+		return has
+	case metav1.LabelSelectorOpDoesNotExist:
+		return !has
+	default:
+		return true
+	}
+}
+
+// anyPod is the key of policies that name no label. It is no label.
+const anyPod = "="
+
+// SelectorKeys are the keys to index a policy by: every pod that it selects has exactly one of them among its PodKeys.
+func SelectorKeys(p *v1alpha1.IdempotencyPolicy) []string {
+	selector := p.Spec.Selector
+	if len(selector.MatchLabels) > 0 {
+		name := slices.Min(slices.Collect(maps.Keys(selector.MatchLabels)))
+		return []string{name + "=" + selector.MatchLabels[name]}
+	}
+	for _, e := range selector.MatchExpressions {
+		if e.Operator != metav1.LabelSelectorOpIn {
+			continue
+		}
+		keys := make([]string, 0, len(e.Values))
+		for _, value := range e.Values {
+			keys = append(keys, e.Key+"="+value)
+		}
+		slices.Sort(keys)
+		return slices.Compact(keys)
+	}
+	return []string{anyPod}
+}
+
+// PodKeys are the keys of all policies that can select a pod with these labels.
+func PodKeys(podLabels map[string]string) []string {
+	keys := []string{anyPod}
+	for name, value := range podLabels {
+		keys = append(keys, name+"="+value)
+	}
+	return keys
 }

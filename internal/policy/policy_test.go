@@ -3,7 +3,10 @@
 package policy_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +89,49 @@ func TestConfigMapName(t *testing.T) {
 	}
 }
 
+// TestSelectorKeys: by their keys the same policies are found that select the pod among all.
+func TestSelectorKeys(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	some := func(most int) map[string]string {
+		picked := map[string]string{}
+		for range random.IntN(most + 1) {
+			picked[string(rune('a'+random.IntN(4)))] = string(rune('x' + random.IntN(2)))
+		}
+		return picked
+	}
+	selected := 0
+	for range 2000 {
+		policies := make([]v1alpha1.IdempotencyPolicy, 8)
+		for i := range policies {
+			policies[i].Name, policies[i].Spec.Selector.MatchLabels = fmt.Sprint(i), some(2)
+			if random.IntN(2) == 0 {
+				operator := []metav1.LabelSelectorOperator{metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn}[random.IntN(2)]
+				policies[i].Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: operator, Values: []string{"x", "z", "x"}[:1+random.IntN(3)]}}
+			}
+		}
+		pod := some(4)
+		var candidates []v1alpha1.IdempotencyPolicy
+		for _, key := range policy.PodKeys(pod) {
+			for _, p := range policies {
+				if slices.Contains(policy.SelectorKeys(&p), key) {
+					candidates = append(candidates, p)
+				}
+			}
+		}
+		want, wantLosers := policy.Select(policies, pod)
+		got, gotLosers := policy.Select(candidates, pod)
+		if diff := cmp.Diff(want, got); diff != "" || len(wantLosers) != len(gotLosers) {
+			t.Fatalf("pod %v, %d and %d losers (-all +indexed):\n%s", pod, len(wantLosers), len(gotLosers), diff)
+		}
+		if want != nil {
+			selected++
+		}
+	}
+	if selected < 500 {
+		t.Errorf("only %d of 2000 pods were selected: the test shows little", selected)
+	}
+}
+
 func TestSelect(t *testing.T) {
 	born := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	make := func(name string, age time.Duration, labels map[string]string) v1alpha1.IdempotencyPolicy {
@@ -100,6 +146,12 @@ func TestSelect(t *testing.T) {
 	broken := make("a-broken", 9*time.Hour, nil)
 	broken.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Near"}}
 
+	expression := func(name, key string, operator metav1.LabelSelectorOperator, values ...string) v1alpha1.IdempotencyPolicy {
+		p := make(name, time.Hour, nil)
+		p.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: key, Operator: operator, Values: values}}
+		return p
+	}
+
 	tests := []struct {
 		reason   string
 		policies []v1alpha1.IdempotencyPolicy
@@ -111,6 +163,13 @@ func TestSelect(t *testing.T) {
 		{"equal ages: the name decides", []v1alpha1.IdempotencyPolicy{make("b", time.Hour, app), make("a", time.Hour, app)}, "a", []string{"b"}},
 		{"one that is being deleted does not count", []v1alpha1.IdempotencyPolicy{leaving, make("b", time.Hour, app)}, "b", nil},
 		{"an empty selector selects nothing, never everything", []v1alpha1.IdempotencyPolicy{make("a", 9*time.Hour, nil), make("b", time.Hour, app)}, "b", nil},
+		{"every operator that the pod meets, and none that it does not", []v1alpha1.IdempotencyPolicy{
+			expression("a", "app", metav1.LabelSelectorOpIn, "payments", "orders"), expression("a-not", "app", metav1.LabelSelectorOpIn, "orders"), expression("a-none", "zone", metav1.LabelSelectorOpIn, ""),
+			expression("b", "app", metav1.LabelSelectorOpNotIn, "orders"), expression("b-not", "app", metav1.LabelSelectorOpNotIn, "payments"), expression("b-none", "zone", metav1.LabelSelectorOpNotIn, "x"),
+			expression("c", "app", metav1.LabelSelectorOpExists), expression("c-not", "zone", metav1.LabelSelectorOpExists),
+			expression("d", "zone", metav1.LabelSelectorOpDoesNotExist), expression("d-not", "app", metav1.LabelSelectorOpDoesNotExist),
+		}, "a", []string{"b", "b-none", "c", "d"}},
+		{"an expression without its values is not valid", []v1alpha1.IdempotencyPolicy{expression("a", "app", metav1.LabelSelectorOpNotIn)}, "", nil},
 		{"a selector that is not valid selects nothing", []v1alpha1.IdempotencyPolicy{broken, make("b", time.Hour, app)}, "b", nil},
 	}
 	for _, tt := range tests {

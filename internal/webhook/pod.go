@@ -100,13 +100,12 @@ func (h *podHandler) decide(ctx context.Context, req admission.Request, v *verdi
 func (h *podHandler) protect(ctx context.Context, namespace string, v *verdict) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var list v1alpha1.IdempotencyPolicyList
-	// The policies are only read: a copy of thousands of them for every pod is what would make the webhook slow.
-	if err := h.policies.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
-		*v = v.refuse(fmt.Errorf("list policies: %w", err))
+	candidates, err := h.candidates(ctx, namespace, v.pod.Labels)
+	if err != nil {
+		*v = v.refuse(err)
 		return
 	}
-	v.policy, _ = policy.Select(list.Items, v.pod.Labels)
+	v.policy, _ = policy.Select(candidates, v.pod.Labels)
 	if v.policy == nil {
 		*v = v.skipUnlessEnforced(reasonNoPolicy, "no IdempotencyPolicy of namespace %s selects the pod: create one, or correct its selector or the pod's labels", namespace)
 		return
@@ -138,6 +137,20 @@ func (h *podHandler) protect(ctx context.Context, namespace string, v *verdict) 
 	default:
 		*v = v.inject(patch)
 	}
+}
+
+// candidates are the policies of the namespace that can select a pod with these labels, found by the index that Register makes. They are only
+// read: a copy of each for every pod is what would make the webhook slow.
+func (h *podHandler) candidates(ctx context.Context, namespace string, labels map[string]string) ([]v1alpha1.IdempotencyPolicy, error) {
+	var found []v1alpha1.IdempotencyPolicy
+	for _, key := range policy.PodKeys(labels) {
+		var list v1alpha1.IdempotencyPolicyList
+		if err := h.policies.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{selectorIndex: key}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list policies: %w", err)
+		}
+		found = append(found, list.Items...)
+	}
+	return found, nil
 }
 
 // podSecurity is the level of the Pod Security Standards that the namespace enforces: what it forbids, the API server refuses after us.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,6 +21,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,6 +30,7 @@ import (
 	"github.com/idempotency-dev/operator/api/v1alpha1"
 	"github.com/idempotency-dev/operator/internal/inject"
 	"github.com/idempotency-dev/operator/internal/inject/injecttest"
+	"github.com/idempotency-dev/operator/internal/policy"
 )
 
 // store stands in for the cache, to fail in the ways that a real one seldom does.
@@ -36,9 +39,15 @@ type store struct {
 	list func(context.Context) ([]v1alpha1.IdempotencyPolicy, error)
 }
 
-func (s store) List(ctx context.Context, list client.ObjectList, _ ...client.ListOption) error {
+func (s store) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	items, err := s.list(ctx)
-	list.(*v1alpha1.IdempotencyPolicyList).Items = items
+	wanted := (&client.ListOptions{}).ApplyOptions(options).FieldSelector
+	for i := range items {
+		if slices.ContainsFunc(policy.SelectorKeys(&items[i]), func(key string) bool { return wanted.Matches(fields.Set{selectorIndex: key}) }) {
+			found := list.(*v1alpha1.IdempotencyPolicyList)
+			found.Items = append(found.Items, items[i])
+		}
+	}
 	return err
 }
 

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
+	"github.com/idempotency-dev/operator/internal/policy"
 )
 
 // Paths of the handlers, as config/webhook names them.
@@ -27,6 +28,9 @@ const (
 	// PolicyPath validates policies.
 	PolicyPath = "/validate-idempotency-dev-v1alpha1-idempotencypolicy"
 )
+
+// selectorIndex is the field by which the cache finds the policies that a pod's labels can mean.
+const selectorIndex = "selector"
 
 // Options of Register.
 type Options struct {
@@ -56,6 +60,16 @@ func Register(mgr ctrl.Manager, o Options) error {
 		if _, err := mgr.GetCache().GetInformer(context.Background(), object, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watch policies and namespaces: %w", err)
 		}
+	}
+	err = mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.IdempotencyPolicy{}, selectorIndex, func(o client.Object) []string {
+		p, ok := o.(*v1alpha1.IdempotencyPolicy)
+		if !ok {
+			return nil
+		}
+		return policy.SelectorKeys(p)
+	})
+	if err != nil {
+		return fmt.Errorf("index policies: %w", err)
 	}
 	pods := podHandler{
 		policies:  mgr.GetCache(),
