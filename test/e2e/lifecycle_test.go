@@ -142,7 +142,9 @@ func testOperatorAway(t *testing.T, namespace string) {
 		t.Fatal("an enforced pod was created without its sidecar")
 	}
 	must(t, scale(ctx, count))
-	eventually(t, 90*time.Second, func() error {
+	_, err = c.kubectl(ctx, "-n", operatorNamespace, "rollout", "status", "deployment", "--timeout=120s")
+	must(t, err)
+	eventually(t, 30*time.Second, func() error {
 		p, err := c.policy(ctx, namespace, "life")
 		if err != nil {
 			return err
