@@ -70,7 +70,8 @@ func (b *bench) serve(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("make manager: %w", err)
 	}
-	if err := webhook.Register(manager, webhook.Options{SidecarImage: injecttest.DefaultImage, Registerer: prometheus.NewRegistry()}); err != nil {
+	options := webhook.Options{SidecarImage: injecttest.DefaultImage, Registerer: prometheus.NewRegistry()}
+	if err := webhook.Register(manager, options); err != nil { //nolint:contextcheck // it asks for an informer, which lives as long as the manager
 		return err
 	}
 	running, cancel := context.WithCancel(ctx)

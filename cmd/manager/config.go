@@ -22,6 +22,9 @@ type Config struct {
 	ProbeAddress string
 	// WebhookPort serves the webhooks.
 	WebhookPort int
+	// WebhookCertDir holds tls.crt and tls.key, which somebody else renews; they are read again when they change. Empty: the operator makes its
+	// own certificate, and writes what to trust into its webhook configurations.
+	WebhookCertDir string
 	// LeaderElection: of several managers one reconciles. All serve webhooks.
 	LeaderElection bool
 	// AskSidecars: running sidecars are asked, at their admin port, which configuration they use.
@@ -41,6 +44,7 @@ func parse(args []string, env func(string) string) (Config, error) {
 	flags.StringVar(&c.MetricsAddress, "metrics-bind-address", ":8443", "address of the metrics, served over TLS to whoever may get /metrics; 0 serves none")
 	flags.StringVar(&c.ProbeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	flags.IntVar(&c.WebhookPort, "webhook-port", 9443, "port of the webhooks")
+	flags.StringVar(&c.WebhookCertDir, "webhook-cert-dir", env("IDEMPOTENCY_WEBHOOK_CERT_DIR"), "directory with tls.crt and tls.key for the webhooks, which somebody else renews, such as cert-manager; default: IDEMPOTENCY_WEBHOOK_CERT_DIR, or the operator makes its own")
 	flags.BoolVar(&c.LeaderElection, "leader-elect", false, "let one of several managers reconcile; all serve webhooks")
 	flags.BoolVar(&c.AskSidecars, "ask-sidecars", true, "ask running sidecars, at their admin port, which configuration they use; without that Ready does not say")
 	flags.DurationVar(&c.DrainDelay, "drain-delay", 10*time.Second, "how long webhooks are served after the signal to end, while API servers turn to other replicas")

@@ -26,9 +26,10 @@ func TestParse(t *testing.T) {
 		{reason: "what is needed, by flags", args: []string{"--namespace=idempotency-system", "--sidecar-image=proxy:1"}, want: whole},
 		{reason: "the namespace from the environment", args: []string{"--sidecar-image=proxy:1"}, env: map[string]string{"POD_NAMESPACE": "idempotency-system"}, want: whole},
 		{
-			reason: "everything", args: []string{"--namespace=a", "--sidecar-image=proxy:1", "--metrics-bind-address=0", "--health-probe-bind-address=:1", "--webhook-port=65535", "--leader-elect", "--drain-delay=1m", "--ask-sidecars=false", "--log-level=debug"},
+			reason: "everything", args: []string{"--namespace=a", "--sidecar-image=proxy:1", "--metrics-bind-address=0", "--health-probe-bind-address=:1", "--webhook-port=65535", "--webhook-cert-dir=/certs", "--leader-elect", "--drain-delay=1m", "--ask-sidecars=false", "--log-level=debug"},
 			want: with(func(c *Config) {
 				c.Namespace, c.MetricsAddress, c.ProbeAddress, c.WebhookPort, c.LeaderElection, c.LogLevel = "a", "0", ":1", 65535, true, slog.LevelDebug
+				c.WebhookCertDir = "/certs"
 				c.DrainDelay, c.AskSidecars = time.Minute, false
 			}),
 		},

@@ -90,15 +90,19 @@ func operate(ctx context.Context, c Config, out io.Writer) error {
 	return nil
 }
 
-// newManager returns a manager that serves webhooks with the keeper's certificate, but does nothing yet.
+// newManager returns a manager that serves webhooks with the keeper's certificate, but does nothing yet. There is no keeper where the
+// certificate comes from files.
 func newManager(kubeconfig *rest.Config, c Config, server *drainingServer) (*certificate.Keeper, ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, nil, fmt.Errorf("build scheme: %w", err)
 	}
 	var keeper *certificate.Keeper
-	server.Server = webhook.NewServer(webhook.Options{Port: c.WebhookPort, TLSOpts: []func(*tls.Config){func(t *tls.Config) {
-		t.MinVersion, t.GetCertificate = tls.VersionTLS13, keeper.GetCertificate
+	server.Server = webhook.NewServer(webhook.Options{Port: c.WebhookPort, CertDir: c.WebhookCertDir, TLSOpts: []func(*tls.Config){func(t *tls.Config) {
+		t.MinVersion = tls.VersionTLS13
+		if c.WebhookCertDir == "" {
+			t.GetCertificate = keeper.GetCertificate
+		}
 	}}})
 	mgr, err := ctrl.NewManager(kubeconfig, ctrl.Options{
 		Scheme:                        scheme,
@@ -117,6 +121,9 @@ func newManager(kubeconfig *rest.Config, c Config, server *drainingServer) (*cer
 	if err != nil {
 		return nil, nil, fmt.Errorf("make manager: %w", err)
 	}
+	if c.WebhookCertDir != "" {
+		return nil, mgr, nil
+	}
 	host := webhookService + "." + c.Namespace + ".svc"
 	keeper = certificate.New(certificate.Config{
 		Secret:   types.NamespacedName{Namespace: c.Namespace, Name: webhookCert},
@@ -130,6 +137,9 @@ func newManager(kubeconfig *rest.Config, c Config, server *drainingServer) (*cer
 func cached(c Config) map[client.Object]cache.ByObject {
 	objects := controller.CachedObjects()
 	named := func(name string) fields.Selector { return fields.OneTermEqualSelector("metadata.name", name) }
+	if c.WebhookCertDir != "" {
+		return objects
+	}
 	objects[&corev1.Secret{}] = cache.ByObject{Namespaces: map[string]cache.Config{c.Namespace: {FieldSelector: named(webhookCert)}}}
 	objects[&admissionv1.MutatingWebhookConfiguration{}] = cache.ByObject{Field: named(name)}
 	objects[&admissionv1.ValidatingWebhookConfiguration{}] = cache.ByObject{Field: named(name)}
@@ -160,12 +170,11 @@ func assemble(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper,
 		func() error { return policies.SetupWithManager(mgr, wakes...) },
 		func() error { return cleanup.SetupWithManager(mgr) },
 		func() error { return metrics.Registry.Register(cleanup.Metrics()) },
-		func() error { return keeper.SetupWithManager(mgr) },
+		func() error { return keep(mgr, keeper) },
 		func() error { //nolint:contextcheck // it asks for an informer, which lives as long as the manager
 			return podwebhook.Register(mgr, podwebhook.Options{SidecarImage: c.SidecarImage, Namespace: c.Namespace})
 		},
 		func() error { return mgr.AddHealthzCheck("ping", healthz.Ping) },
-		func() error { return mgr.AddReadyzCheck("certificate", keeper.Check) },
 		func() error { return mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker()) },
 		func() error { return mgr.AddReadyzCheck("caches", cachesSynced(mgr)) },
 	} {
@@ -174,6 +183,14 @@ func assemble(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper,
 		}
 	}
 	return stores, nil
+}
+
+// keep makes the manager look after its certificate, and not ready before it has one.
+func keep(mgr ctrl.Manager, keeper *certificate.Keeper) error {
+	if keeper == nil {
+		return nil // the server watches the files, and does not start without them
+	}
+	return errors.Join(keeper.SetupWithManager(mgr), mgr.AddReadyzCheck("certificate", keeper.Check))
 }
 
 // cachesSynced fails while a webhook could be answered from a cache that is not filled yet.
