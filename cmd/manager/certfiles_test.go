@@ -13,20 +13,18 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // issuer stands for whoever renews the files.
@@ -100,21 +98,39 @@ func (i *issuer) serial(port string) (int64, error) {
 	return conn.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber.Int64(), nil
 }
 
-// TestCertificateFiles: the operator serves what it is given, turns to a renewed one without a call that fails, and keeps its hands off what
-// somebody else looks after.
+// TestCertificateFiles: the manager serves what it is given, turns to a renewed one without a call that fails, and has nothing that would make
+// certificates or write what to trust.
 func TestCertificateFiles(t *testing.T) {
-	admin, kubeconfig := startAPI(t)
-	files, dir := newIssuer(t), t.TempDir()
+	_, kubeconfig := startAPI(t)
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, dir, port := newIssuer(t), t.TempDir(), freePort(t)
 	files.issue(dir, 2)
-	t.Setenv("IDEMPOTENCY_WEBHOOK_CERT_DIR", dir)
-	o := operator(t, kubeconfig)
-	wait(t, o.ended, func() error { return ready(t.Context(), "http://127.0.0.1:"+o.probes+"/readyz") })
-	if serial, err := files.serial(o.webhook); err != nil || serial != 2 {
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &drainingServer{}
+	keeper, mgr, err := newManager(config, Config{
+		Namespace: "idempotency-system", MetricsAddress: "0", ProbeAddress: "0", WebhookPort: number, WebhookCertDir: dir,
+	}, server)
+	if err != nil || keeper != nil || keep(mgr, keeper) != nil {
+		t.Fatalf("keeper %v, %v", keeper, err)
+	}
+	mgr.GetWebhookServer().Register("/", http.NotFoundHandler())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	wait(t, ended, func() error { return server.StartedChecker()(nil) })
+	if serial, err := files.serial(port); err != nil || serial != 2 {
 		t.Fatalf("serves %d, %v", serial, err)
 	}
 	files.issue(dir, 3)
-	wait(t, o.ended, func() error {
-		serial, err := files.serial(o.webhook)
+	wait(t, ended, func() error {
+		serial, err := files.serial(port)
 		if err != nil {
 			t.Fatalf("a call failed while the certificate was renewed: %v", err)
 		}
@@ -123,19 +139,6 @@ func TestCertificateFiles(t *testing.T) {
 		}
 		return nil
 	})
-	secret := types.NamespacedName{Namespace: "idempotency-system", Name: webhookCert}
-	if err := admin.Get(t.Context(), secret, &corev1.Secret{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the operator made a certificate of its own: %v", err)
-	}
-	hooks := &admissionv1.MutatingWebhookConfiguration{}
-	if err := admin.Get(t.Context(), client.ObjectKey{Name: name}, hooks); err != nil {
-		t.Fatal(err)
-	}
-	for _, hook := range hooks.Webhooks {
-		if len(hook.ClientConfig.CABundle) > 0 {
-			t.Errorf("the operator wrote what webhook %s trusts", hook.Name)
-		}
-	}
 }
 
 // TestCertManagerOverlay: what cert-manager is asked for is what the Deployment mounts, the program reads, and the webhooks trust.
