@@ -29,6 +29,7 @@ type config struct {
 
 func main() {
 	ctrl.SetLogger(logr.Discard())
+	signal.Ignore(syscall.SIGPIPE) // whoever reads may go: what was started is ended all the same
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()

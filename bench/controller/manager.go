@@ -4,11 +4,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -34,10 +36,15 @@ const (
 	quietFor = 30 * time.Second
 )
 
+// errEnded: the program ended well, and was not told to.
+var errEnded = errors.New("nobody told it to")
+
 // manager is the program, running.
 type manager struct {
 	command *exec.Cmd
 	log     *os.File
+	metrics string // address
+	ended   chan error
 }
 
 // sidecarDSN is that of the sidecar's role.
@@ -86,15 +93,20 @@ func (b *bench) startManager(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	command := exec.CommandContext(ctx, b.program(), "--namespace=idempotency-system", "--sidecar-image="+image, "--metrics-bind-address=127.0.0.1:19443", //nolint:gosec // the program is ours
-		"--health-probe-bind-address=127.0.0.1:19444", "--webhook-port=19445", "--drain-delay=0s", "--log-level=warn")
+	ports, err := freePorts(ctx, 3)
+	if err != nil {
+		return 0, err
+	}
+	command := exec.CommandContext(ctx, b.program(), "--namespace=idempotency-system", "--sidecar-image="+image, "--metrics-bind-address=127.0.0.1:"+ports[0], //nolint:gosec // the program is ours
+		"--health-probe-bind-address=127.0.0.1:"+ports[1], "--webhook-port="+ports[2], "--drain-delay=0s", "--log-level=warn")
 	command.Env = append(os.Environ(), "KUBECONFIG="+b.kubeconfig, "GOMAXPROCS=2")
 	command.Stdout, command.Stderr = log, log
 	begun := time.Now()
 	if err := command.Start(); err != nil {
 		return 0, fmt.Errorf("start manager: %w", err)
 	}
-	b.manager = &manager{command, log}
+	b.manager = &manager{command, log, "127.0.0.1:" + ports[0], make(chan error, 1)}
+	go func(m *manager) { m.ended <- m.command.Wait() }(b.manager)
 	ctx, cancel := context.WithTimeout(ctx, b.limit)
 	defer cancel()
 	return b.allReady(ctx, begun)
@@ -120,12 +132,34 @@ func (b *bench) allReady(ctx context.Context, begun time.Time) (time.Duration, e
 		}
 		select {
 		case <-tick.C:
+		case err := <-b.manager.ended:
+			text, _ := os.ReadFile(b.manager.log.Name())
+			b.manager = nil
+			return 0, fmt.Errorf("manager ended: %w: %.2000s", cmp.Or(err, errEnded), text)
 		case <-ctx.Done():
 			return 0, fmt.Errorf("%d policies were looked at and %d are ready: %w", asked, ready, ctx.Err())
 		}
 	}
 }
 
+// freePorts are ports that nobody listened on a moment ago.
+func freePorts(ctx context.Context, n int) ([]string, error) {
+	ports := make([]string, n)
+	for i := range ports {
+		var config net.ListenConfig
+		listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		defer func() { _ = listener.Close() }()
+		if _, ports[i], err = net.SplitHostPort(listener.Addr().String()); err != nil {
+			return nil, err
+		}
+	}
+	return ports, nil
+}
+
+// countReady counts the policies that are ready at their generation.
 func (b *bench) countReady(ctx context.Context) (int, error) {
 	list := &v1alpha1.IdempotencyPolicyList{}
 	if err := b.client.List(ctx, list); err != nil {
@@ -148,7 +182,7 @@ func (b *bench) stopManager() error {
 	if err := m.command.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("end manager: %w", err)
 	}
-	if err := m.command.Wait(); err != nil {
+	if err := <-m.ended; err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
 	return nil

@@ -41,7 +41,7 @@ func (b *bench) prepareScraper(ctx context.Context) error {
 
 // looked is how many passes over policies the manager has made, once none waits for its first; before that it is 0.
 func (b *bench) looked(ctx context.Context) (int, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://127.0.0.1:19443/metrics", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+b.manager.metrics+"/metrics", nil)
 	if err != nil {
 		return 0, err
 	}
