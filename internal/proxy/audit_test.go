@@ -105,6 +105,21 @@ func TestAuditOfAFailure(t *testing.T) {
 	}
 }
 
+// TestPageEscapes: nothing that a policy says is markup.
+func TestPageEscapes(t *testing.T) {
+	config := sampleConfig()
+	config.Routes[0].KeyPattern, config.Routes[0].FingerprintIgnore, config.Routes[0].FingerprintHeaders = `<script>"&'`, []string{"/<b>"}, []string{"X-<i>"}
+	page := string(publish(config).page())
+	for _, want := range []string{"&lt;script&gt;&#34;&amp;&#39;", "/&lt;b&gt;", "X-&lt;i&gt;", "1h0m0s", "1048576 bytes"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in\n%s", want, page)
+		}
+	}
+	if strings.Contains(page, "<script>") || strings.Contains(page, "%!") {
+		t.Errorf("markup, or a missing text, in\n%s", page)
+	}
+}
+
 func TestWellKnown(t *testing.T) {
 	r := start(t)
 	got, err := r.try("GET", wellKnownPath, "", "")

@@ -3,9 +3,7 @@
 package proxy
 
 import (
-	_ "embed"
 	"encoding/json"
-	"html/template"
 	"net/http"
 	"strings"
 	"time"
@@ -77,18 +75,13 @@ func publishedFingerprint(r proxyconfig.Route) string {
 	return "method, path, query, media type, content encoding and body, byte by byte"
 }
 
-//go:embed wellknown.html
-var wellKnownHTML string
-
-var wellKnownPage = template.Must(template.New("wellknown").Parse(wellKnownHTML))
-
 func (g *generation) serveWellKnown(w http.ResponseWriter, r *http.Request) {
 	document := publish(g.config)
 	w.Header().Set("Vary", "Accept")
 	w.Header().Set("Cache-Control", "no-cache")
 	if strings.Contains(r.Header.Get("Accept"), "text/html") {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_ = wellKnownPage.Execute(w, document) // the client may be gone: there is nobody to tell
+		_, _ = w.Write(document.page()) // the client may be gone: there is nobody to tell
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
