@@ -48,7 +48,7 @@ func (t *target) open(ctx context.Context, in io.Reader) (*database, error) {
 		return nil, err
 	}
 	if p.Spec.Store.Postgres == nil {
-		return nil, fmt.Errorf("policy %s has no PostgreSQL store", p.Name)
+		return nil, fmt.Errorf("policy %s keeps its entries in Redis, which this command cannot open: see docs/spec/keystore-redis.md for the keys", p.Name)
 	}
 	admin, err := postgres.OpenAdmin(ctx, dsn, p.Spec.Store.Postgres.Schema)
 	if err != nil {

@@ -377,6 +377,7 @@ func TestTargetRefuses(t *testing.T) {
 		{"both", []string{"unknown", "-p", "payments", "-f", samplePath}, "policy filename"},
 		{"a file has no Secret", []string{"unknown", "-f", samplePath}, "--dsn-file is needed"},
 		{"no such DSN file", []string{"unknown", "-f", samplePath, "--dsn-file", "/no/such/file"}, "/no/such/file"},
+		{"a policy with Redis", []string{"unknown", "-f", inRedis(t), "--dsn-file", writeFile(t, "redis://127.0.0.1:1")}, "keeps its entries in Redis"},
 		{"an empty DSN file", []string{"unknown", "-f", samplePath, "--dsn-file", os.DevNull}, "is empty"},
 	}
 	for _, tt := range tests {

@@ -74,6 +74,9 @@ func (t *trial) run(ctx context.Context, s streams) (err error) {
 	if err != nil {
 		return err
 	}
+	if p.Spec.Store.Postgres == nil {
+		return fmt.Errorf("policy %s keeps its entries in Redis, and this command runs PostgreSQL only: set spec.store.postgres in the file", p.Name)
+	}
 	app := payments.New()
 	demo, err := newDemo(config, app, s.out)
 	if t.demo && err != nil {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -105,12 +106,14 @@ func TestLocalRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	unfit := writeFile(t, shared.Replace(string(sample)))
+	redis := inRedis(t)
 	dsn := pgtest.NewDatabase(t)
 	tests := []struct {
 		reason string
 		args   []string
 		says   string
 	}{
+		{"a policy with Redis", []string{"-f", redis, "--dsn", dsn}, "set spec.store.postgres"},
 		{"a demo in front of somebody's app", []string{"-f", samplePath, "--demo", "--upstream", "http://127.0.0.1:1"}, "demo upstream"},
 		{"two databases", []string{"-f", samplePath, "--dsn", "a", "--dsn-file", "b"}, "dsn dsn-file"},
 		{"an upstream that is no URL", []string{"-f", samplePath, "--dsn", dsn, "--upstream", "127.0.0.1:3000"}, "is not a URL"},
@@ -167,4 +170,18 @@ func TestExample(t *testing.T) {
 			t.Errorf("%s: %s does not hold %s", tt.reason, got, tt.says)
 		}
 	}
+}
+
+// inRedis is a file with the sample policy, whose entries are in Redis.
+func inRedis(t *testing.T) string {
+	t.Helper()
+	sample, err := os.ReadFile(samplePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := regexp.MustCompile(`(?m)^    postgres:\n(      .*\n)+`).ReplaceAllString(string(sample), "    redis: {dsnSecretRef: {name: payments-redis}}\n")
+	if text == string(sample) {
+		t.Fatal("the sample has another form")
+	}
+	return writeFile(t, text)
 }
