@@ -99,7 +99,7 @@ func (b *bench) startManager(ctx context.Context) (time.Duration, error) {
 	}
 	command := exec.CommandContext(ctx, b.program(), "--namespace=idempotency-system", "--sidecar-image="+image, "--metrics-bind-address=127.0.0.1:"+ports[0], //nolint:gosec // the program is ours
 		"--health-probe-bind-address=127.0.0.1:"+ports[1], "--webhook-port="+ports[2], "--drain-delay=0s", "--log-level=warn")
-	command.Env = append(os.Environ(), "KUBECONFIG="+b.kubeconfig, "GOMAXPROCS=2")
+	command.Env = append(os.Environ(), "KUBECONFIG="+b.kubeconfig, "GOMAXPROCS=2", "GOGC=50") // as in config/manager
 	command.Stdout, command.Stderr = log, log
 	begun := time.Now()
 	if err := command.Start(); err != nil {

@@ -39,11 +39,13 @@ func CachedObjects() map[client.Object]cache.ByObject {
 	if err != nil {
 		panic(err) // the requirement is a constant
 	}
+	strip := cache.TransformStripManagedFields()
 	return map[client.Object]cache.ByObject{
-		&corev1.Pod{}:                {Transform: StripPod},
-		&corev1.ConfigMap{}:          {Label: ours},
-		&corev1.Service{}:            {Transform: cache.TransformStripManagedFields()},
-		&discoveryv1.EndpointSlice{}: {Label: labels.NewSelector().Add(*byOthers), Transform: cache.TransformStripManagedFields()},
+		&v1alpha1.IdempotencyPolicy{}: {Transform: strip},
+		&corev1.Pod{}:                 {Transform: StripPod},
+		&corev1.ConfigMap{}:           {Label: ours, Transform: strip},
+		&corev1.Service{}:             {Transform: strip},
+		&discoveryv1.EndpointSlice{}:  {Label: labels.NewSelector().Add(*byOthers), Transform: strip},
 	}
 }
 
