@@ -28,7 +28,7 @@ var errLocked = errors.New("entry is locked")
 func (s *Store) call(ctx context.Context, sql string, args func(repeated bool) []any, dest ...any) (repeated bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	for range s.pool.Config().MaxConns + 1 {
+	for range s.attempts {
 		if err = s.attempt(ctx, sql, args(repeated), dest); err == nil || ctx.Err() != nil {
 			return repeated, err
 		}

@@ -50,6 +50,8 @@ type Store struct {
 	// explicit: the server's, the database's or the role's default isolation level is not ours, so that every transaction has to say it.
 	explicit atomic.Bool
 	lanes    lanes
+	// attempts of a call: one more than there are connections, all of which may be broken.
+	attempts int
 	// slow bounds the calls outside the lanes, which may wait for somebody else's transaction.
 	slow chan struct{}
 	// few calls of a kind are sent one by one in a batch: fewCalls, but for tests.
@@ -85,6 +87,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		},
 	}
 	config.MaxConns = orDefault(c.MaxConns, defaultMaxConns)
+	s.attempts = int(config.MaxConns) + 1
 	s.lanes = lanes{free: int(max(1, config.MaxConns/2)), send: s.send}
 	s.slow, s.few = make(chan struct{}, max(1, config.MaxConns/4)), fewCalls
 	config.ConnConfig.DialFunc = (&net.Dialer{Timeout: config.ConnConfig.ConnectTimeout, Control: sendFor(s.timeout)}).DialContext
