@@ -51,6 +51,8 @@ const (
 	ReasonSecretNotFound = "SecretNotFound"
 	// ReasonSecretKeyMissing: the message names the Secret and the key.
 	ReasonSecretKeyMissing = "SecretKeyMissing"
+	// ReasonEncryptionKeyInvalid: what is under the key of the Secret is no key ring; the message names the line.
+	ReasonEncryptionKeyInvalid = "EncryptionKeyInvalid"
 	// ReasonKeyspaceTaken: the derived keyspace belongs to another policy that did not name it on purpose.
 	ReasonKeyspaceTaken = "KeyspaceTaken"
 )

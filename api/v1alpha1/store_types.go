@@ -13,6 +13,11 @@ type Store struct {
 	// +optional
 	Redis *RedisStore `json:"redis,omitempty"`
 
+	// encryptionKeySecretRef names the Secret with the keys that sidecars encrypt recorded answers with: on each line an id and 32 bytes in base64, the
+	// first one for what is recorded from now on. Without it answers are recorded in clear.
+	// +optional
+	EncryptionKeySecretRef *EncryptionKeySecretRef `json:"encryptionKeySecretRef,omitempty"`
+
 	// onUnavailable: Reject answers 503 and executes nothing while the store cannot be reached; PassThrough executes unprotected, marked by a header and a metric.
 	// +kubebuilder:default=Reject
 	// +optional

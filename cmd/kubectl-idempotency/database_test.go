@@ -140,6 +140,10 @@ func TestInspect(t *testing.T) {
 	if err := f.store.Complete(t.Context(), o, keystore.Answer{Status: 200, Tombstone: keystore.TooLarge}); err != nil {
 		t.Fatal(err)
 	}
+	o, _ = f.reserve(t, "alice", "encrypted")
+	if err := f.store.Complete(t.Context(), o, keystore.Answer{Status: 200, Tombstone: keystore.Sealed, Header: http.Header{"Idempotency-Sealed": {"2026-11"}}, Body: []byte{1}}); err != nil {
+		t.Fatal(err)
+	}
 	f.reserve(t, "alice", "in-flight")
 	f.unknown(t, "alice", "lost")
 	tests := []struct {
@@ -149,6 +153,7 @@ func TestInspect(t *testing.T) {
 		{"completed", "done", []string{"Keyspace: shop.payments", "Client: alice", "Key: done", "State: Completed: retries get", "Route: create-payment",
 			"Attempts: 1", "Status: 201", "Header: Link: <a>", "Header: Link: <b>", "Header: Location: /payments/1", "Body: 9 bytes"}},
 		{"a tombstone", "large", []string{"State: Completed: it took effect, and its answer was not kept (TooLarge)", "Status: 200"}},
+		{"encrypted", "encrypted", []string{"State: Completed: retries get the recorded answer, which is encrypted", "Header: Idempotency-Sealed: 2026-11"}},
 		{"in flight", "in-flight", []string{"State: Reserved: a live sidecar"}},
 		{"unknown", "lost", []string{"State: Unknown: it may or may not"}},
 	}
@@ -165,7 +170,7 @@ func TestInspect(t *testing.T) {
 		t.Errorf("--body wrote %q, want %q: %v", got.out, answer.Body, got.failure)
 	}
 	for _, key := range []string{"large", "lost"} {
-		if got := f.execute(t, "inspect", key, "--client", "alice", "--body"); !strings.Contains(got.message(), "no body is recorded") {
+		if got := f.execute(t, "inspect", key, "--client", "alice", "--body"); !strings.Contains(got.message(), "no body can be shown") {
 			t.Errorf("--body of %s: %v", key, got.failure)
 		}
 	}

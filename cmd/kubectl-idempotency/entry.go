@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/idempotency-dev/operator/internal/keystore"
 	"github.com/idempotency-dev/operator/internal/keystore/postgres"
 	"github.com/idempotency-dev/operator/internal/proxy"
 )
@@ -87,7 +88,7 @@ func newInspect(s streams) *cobra.Command {
 
 func writeBody(out io.Writer, e postgres.Entry) error {
 	if e.Answer == nil || e.Answer.Tombstone != "" {
-		return fmt.Errorf("no body is recorded: the entry is %s", describeState(e))
+		return fmt.Errorf("no body can be shown: the entry is %s", describeState(e))
 	}
 	if _, err := out.Write(e.Answer.Body); err != nil {
 		return fmt.Errorf("write body: %w", err)
@@ -130,6 +131,8 @@ func describeState(e postgres.Entry) string {
 		return "Reserved: a live sidecar is executing it"
 	case e.State == postgres.StateUnknown:
 		return "Unknown: it may or may not have taken effect; settle it"
+	case e.Answer != nil && e.Answer.Tombstone == keystore.Sealed:
+		return "Completed: retries get the recorded answer, which is encrypted"
 	case e.Answer != nil && e.Answer.Tombstone != "":
 		return fmt.Sprintf("Completed: it took effect, and its answer was not kept (%s)", e.Answer.Tombstone)
 	default:

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/idempotency-dev/operator/api/v1alpha1"
+	"github.com/idempotency-dev/operator/internal/keystore/sealed"
 	"github.com/idempotency-dev/operator/internal/localpg"
 	"github.com/idempotency-dev/operator/internal/policy"
 	"github.com/idempotency-dev/operator/internal/proxyconfig"
@@ -26,6 +28,7 @@ type trial struct {
 	listen   string
 	dsn      string
 	dsnFile  string
+	keyFile  string
 	demo     bool
 	// postgres is the major version of the private server; empty: any.
 	postgres string
@@ -57,6 +60,7 @@ The environment variable POSTGRES_VERSION picks its major version. Without --ups
 	cmd.Flags().StringVar(&t.listen, "listen", "127.0.0.1:8080", "address to serve on; with --demo any free port")
 	cmd.Flags().StringVar(&t.dsn, "dsn", "", "connection string of a database (others on this machine can see it; --dsn-file hides it)")
 	cmd.Flags().StringVar(&t.dsnFile, "dsn-file", "", "file with the connection string of a database")
+	cmd.Flags().StringVar(&t.keyFile, "encryption-key-file", "", "file with the keys that recorded answers are encrypted with; needed for a policy that encrypts")
 	cmd.Flags().BoolVar(&t.demo, "demo", false, "send some payments, print what happened, and end; fail unless it is what is promised")
 	cmd.MarkFlagsMutuallyExclusive("dsn", "dsn-file")
 	cmd.MarkFlagsMutuallyExclusive("demo", "upstream")
@@ -68,6 +72,9 @@ func (t *trial) run(ctx context.Context, s streams) (err error) {
 	say := func(format string, args ...any) { fmt.Fprintf(s.err, format+"\n", args...) }
 	p, err := t.file.read(s.in)
 	if err != nil {
+		return err
+	}
+	if err := t.checkKeys(p); err != nil {
 		return err
 	}
 	config, err := policy.Compile(p)
@@ -100,7 +107,7 @@ func (t *trial) run(ctx context.Context, s streams) (err error) {
 	if err := keeper.prepare(ctx, say); err != nil {
 		return err
 	}
-	sidecar, err := startSidecar(ctx, config, dsn, upstream, t.listen, s.err)
+	sidecar, err := startSidecar(ctx, front{config: config, dsn: dsn, keyFile: t.keyFile, upstream: upstream, listen: t.listen}, s.err)
 	if err != nil {
 		return err
 	}
@@ -114,6 +121,24 @@ func (t *trial) run(ctx context.Context, s streams) (err error) {
 	fmt.Fprintf(s.out, "%s\n", example(config, sidecar.url))
 	say("\nCtrl-C ends it")
 	keeper.maintain(ctx, sidecar, say)
+	return nil
+}
+
+// checkKeys refuses to record in clear what the policy says to encrypt, and keys that the sidecar could not read.
+func (t *trial) checkKeys(p *v1alpha1.IdempotencyPolicy) error {
+	if t.keyFile == "" {
+		if p.Spec.Store.EncryptionKeySecretRef != nil {
+			return errors.New("the policy encrypts answers, and there is no Secret to read the keys from: --encryption-key-file is needed")
+		}
+		return nil
+	}
+	text, err := os.ReadFile(t.keyFile)
+	if err == nil {
+		_, err = sealed.ParseRing(text)
+	}
+	if err != nil {
+		return fmt.Errorf("--encryption-key-file: %w", err)
+	}
 	return nil
 }
 

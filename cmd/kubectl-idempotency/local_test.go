@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
 	"errors"
 	"io"
 	"net/http"
@@ -45,6 +46,33 @@ func TestLocalDemoInAKeptDatabase(t *testing.T) {
 		if strings.Contains(got.err, "private PostgreSQL") {
 			t.Errorf("it started a server of its own:\n%s", got.err)
 		}
+	}
+}
+
+// TestLocalEncrypts: a policy that encrypts is not tried without keys, and keeps its promises with them.
+func TestLocalEncrypts(t *testing.T) {
+	sample, err := os.ReadFile(samplePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := writeFile(t, strings.Replace(string(sample), "  store:\n", "  store:\n    encryptionKeySecretRef: {name: payments-keys}\n", 1))
+	keys := writeFile(t, "one "+base64.StdEncoding.EncodeToString(make([]byte, 32))+"\n")
+	for _, row := range []struct {
+		reason, want string
+		args         []string
+	}{
+		{"no keys", "--encryption-key-file is needed", nil},
+		{"no such file", "no such file", []string{"--encryption-key-file", keys + ".gone"}},
+		{"no key in it", "line 1", []string{"--encryption-key-file", writeFile(t, "one")}},
+	} {
+		got := execute(t, "", append([]string{"local", "-f", policy, "--demo"}, row.args...)...)
+		if got.failure == nil || !strings.Contains(got.failure.Error(), row.want) {
+			t.Errorf("%s: %v, want %q", row.reason, got.failure, row.want)
+		}
+	}
+	got := execute(t, "", "local", "-f", policy, "--demo", "--dsn-file", writeFile(t, pgtest.NewDatabase(t)), "--encryption-key-file", keys)
+	if got.failure != nil || !strings.Contains(got.out, "Every promise held") {
+		t.Errorf("%v\n%s\n%s", got.failure, got.err, got.out)
 	}
 }
 

@@ -58,27 +58,35 @@ type sidecar struct {
 	ended      chan error
 }
 
-// startSidecar serves on listen what config says, in front of upstream.
-func startSidecar(ctx context.Context, config proxyconfig.Config, dsn string, upstream *url.URL, listen string, log io.Writer) (*sidecar, error) {
+// front is what a sidecar is started with: it serves on listen what config says, in front of upstream. keyFile may be empty.
+type front struct {
+	config       proxyconfig.Config
+	dsn, keyFile string
+	upstream     *url.URL
+	listen       string
+}
+
+func startSidecar(ctx context.Context, f front, log io.Writer) (*sidecar, error) {
 	dir, err := os.MkdirTemp("", "idempotency-local-")
 	if err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
 	settings := proxy.Settings{
-		ConfigFile:   filepath.Join(dir, proxyconfig.File),
-		DSNFile:      filepath.Join(dir, "dsn"),
-		Upstream:     upstream,
-		Listen:       listen,
-		Admin:        "127.0.0.1:0",
-		Spool:        filepath.Join(dir, "spool"),
-		DrainTimeout: endTimeout,
-		Limits:       proxy.DefaultLimits(),
-		Log:          slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Now:          time.Now,
+		ConfigFile:        filepath.Join(dir, proxyconfig.File),
+		DSNFile:           filepath.Join(dir, "dsn"),
+		EncryptionKeyFile: f.keyFile,
+		Upstream:          f.upstream,
+		Listen:            f.listen,
+		Admin:             "127.0.0.1:0",
+		Spool:             filepath.Join(dir, "spool"),
+		DrainTimeout:      endTimeout,
+		Limits:            proxy.DefaultLimits(),
+		Log:               slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Now:               time.Now,
 	}
-	document, err := proxyconfig.Encode(config)
+	document, err := proxyconfig.Encode(f.config)
 	if err == nil {
-		err = errors.Join(os.WriteFile(settings.ConfigFile, document, 0o600), os.WriteFile(settings.DSNFile, []byte(dsn), 0o600))
+		err = errors.Join(os.WriteFile(settings.ConfigFile, document, 0o600), os.WriteFile(settings.DSNFile, []byte(f.dsn), 0o600))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("write the sidecar's files: %w", err), os.RemoveAll(dir))

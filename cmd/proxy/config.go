@@ -30,6 +30,7 @@ func parse(args []string, env func(string) string, out io.Writer) (*config, erro
 	flags.SetOutput(out)
 	flags.StringVar(&c.settings.ConfigFile, "config", "", "`file` with the compiled policy (required)")
 	flags.StringVar(&c.settings.DSNFile, "dsn-file", "", "`file` with the key store's connection string (required)")
+	flags.StringVar(&c.settings.EncryptionKeyFile, "encryption-key-file", "", "`file` with the keys that recorded answers are encrypted with; none: they are recorded in clear")
 	flags.StringVar(&upstream, "upstream", "", "`URL` of the app: http, https or h2c, with host and port (required)")
 	flags.StringVar(&c.settings.UpstreamCA, "upstream-ca", "", "`file` with the authorities of an https upstream (default: the system's; on the loopback the app is not verified)")
 	flags.StringVar(&c.settings.UpstreamName, "upstream-name", "", "`name` that the certificate of an https upstream has to hold (default: the URL's host)")

@@ -26,10 +26,11 @@ var required = []string{"--config", "c", "--dsn-file", "d", "--upstream", "http:
 
 func TestParse(t *testing.T) {
 	c, err := parse([]string{"--config", "flag", "--upstream", "h2c://127.0.0.1:8080/", "--in-flight=7"}, environment(
-		"IDEMPOTENCY_CONFIG", "environment", "IDEMPOTENCY_DSN_FILE", "d", "IDEMPOTENCY_LOG_LEVEL", "warn", "IDEMPOTENCY_DRAIN_DELAY", "1s", "IDEMPOTENCY_BODY_BYTES", "5"), &bytes.Buffer{})
+		"IDEMPOTENCY_CONFIG", "environment", "IDEMPOTENCY_DSN_FILE", "d", "IDEMPOTENCY_LOG_LEVEL", "warn", "IDEMPOTENCY_DRAIN_DELAY", "1s", "IDEMPOTENCY_BODY_BYTES", "5",
+		"IDEMPOTENCY_ENCRYPTION_KEY_FILE", "k"), &bytes.Buffer{})
 	must(t, err)
 	s := c.settings
-	if s.ConfigFile != "flag" || s.DSNFile != "d" || s.Upstream.Scheme != "h2c" || s.Limits.InFlight != 7 || s.Limits.BodyBytes != 5 || s.DrainDelay != time.Second || c.logLevel.String() != "WARN" {
+	if s.ConfigFile != "flag" || s.DSNFile != "d" || s.EncryptionKeyFile != "k" || s.Upstream.Scheme != "h2c" || s.Limits.InFlight != 7 || s.Limits.BodyBytes != 5 || s.DrainDelay != time.Second || c.logLevel.String() != "WARN" {
 		t.Errorf("got %+v", c)
 	}
 }

@@ -40,8 +40,27 @@ func (r *Policies) accept(ctx context.Context, p *pass) error {
 	case p.keyspaceWasTaken():
 		// It stays so until the store says otherwise.
 	default:
-		p.set(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "The policy is valid and in force.")
+		return r.acceptKeys(ctx, p)
 	}
+	return nil
+}
+
+// acceptKeys ends accept: the keys that sidecars encrypt answers with, where the policy names some, are there and can be read. Without them the store
+// is looked after all the same: running sidecars have theirs.
+func (r *Policies) acceptKeys(ctx context.Context, p *pass) error {
+	if ref := p.policy.Spec.Store.EncryptionKeySecretRef; ref != nil {
+		err := r.Stores.checkKeys(ctx, p.policy.Namespace, v1alpha1.SecretKeyRef(*ref))
+		var unusable *SecretError
+		if errors.As(err, &unusable) {
+			p.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, unusable.Reason, unusable.Message)
+			p.lookAgain(probeUnhealthy)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	p.set(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "The policy is valid and in force.")
 	return nil
 }
 

@@ -3,6 +3,8 @@
 package controller
 
 import (
+	"bytes"
+	"encoding/base64"
 	"strings"
 	"testing"
 
@@ -40,6 +42,36 @@ func TestAcceptedSecrets(t *testing.T) {
 		t.Errorf("the message %q does not name the key", message)
 	}
 	w.secret("later", map[string]string{"dsn": w.sidecar})
+	w.await("payments", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady)
+}
+
+// TestAcceptedEncryptionKeys: what is wrong with them is told, and nothing of them; the store is looked after meanwhile.
+func TestAcceptedEncryptionKeys(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	key := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 32))
+	w.policy("payments", func(p *v1alpha1.IdempotencyPolicy) {
+		p.Spec.Store.EncryptionKeySecretRef = &v1alpha1.EncryptionKeySecretRef{Name: "later"}
+	})
+	says := func(reason string, parts ...string) {
+		t.Helper()
+		message := w.await("payments", v1alpha1.ConditionAccepted, metav1.ConditionFalse, reason)
+		for _, part := range parts {
+			if !strings.Contains(message, part) {
+				t.Errorf("the message %q does not say %s", message, part)
+			}
+		}
+		if strings.Contains(message, key[:6]) || strings.Contains(message, "SECRET") {
+			t.Errorf("the message shows a part of a key: %s", message)
+		}
+	}
+	says(v1alpha1.ReasonSecretNotFound, `"later"`, `"keys"`, "encryption keys")
+	w.await("payments", v1alpha1.ConditionStoreHealthy, metav1.ConditionTrue, v1alpha1.ReasonHealthy)
+	w.secret("later", map[string]string{"other": "x"})
+	says(v1alpha1.ReasonSecretKeyMissing, `"later"`, `"keys"`)
+	w.secret("later", map[string]string{"keys": "# first\none " + key + "\ntwo SECRET" + key + "\n"})
+	says(v1alpha1.ReasonEncryptionKeyInvalid, `"later"`, `"keys"`, "line 3")
+	w.secret("later", map[string]string{"keys": "one " + key + "\n"})
 	w.await("payments", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady)
 }
 

@@ -6,15 +6,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"maps"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -84,42 +80,6 @@ type preparation struct{ keyspace, claim, role string }
 // NewStores returns Stores without connections. secrets reads from the API server, by name, without a cache.
 func NewStores(secrets client.Reader, clock clock.Clock) *Stores {
 	return &Stores{secrets: secrets, clock: clock, open: map[storeID]*store{}, inUse: map[types.NamespacedName]storeID{}}
-}
-
-// SecretError says that a Secret, or a key of it, is not there.
-type SecretError struct {
-	// Reason is v1alpha1.ReasonSecretNotFound or v1alpha1.ReasonSecretKeyMissing.
-	Reason string
-	// Message names the Secret, the key and what to do.
-	Message string
-}
-
-func (e *SecretError) Error() string { return e.Message }
-
-// DSNs reads the connection strings that refs, in namespace, refer to, each Secret once.
-// It fails with a *SecretError and with what the API server says.
-func (s *Stores) DSNs(ctx context.Context, namespace string, refs ...v1alpha1.SecretKeyRef) ([]string, error) {
-	read := map[string]*corev1.Secret{}
-	var dsns []string
-	for _, ref := range refs {
-		if read[ref.Name] == nil {
-			secret := &corev1.Secret{}
-			err := s.secrets.Get(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name}, secret)
-			if apierrors.IsNotFound(err) {
-				return nil, &SecretError{v1alpha1.ReasonSecretNotFound, fmt.Sprintf("there is no Secret %q in this namespace: create it with the connection string under the key %q", ref.Name, ref.Key)}
-			}
-			if err != nil {
-				return nil, fmt.Errorf("get secret %s: %w", ref.Name, err)
-			}
-			read[ref.Name] = secret
-		}
-		dsn := strings.TrimSpace(string(read[ref.Name].Data[ref.Key]))
-		if dsn == "" {
-			return nil, &SecretError{v1alpha1.ReasonSecretKeyMissing, fmt.Sprintf("Secret %q has no key %q, or nothing under it: put the connection string there", ref.Name, ref.Key)}
-		}
-		dsns = append(dsns, dsn)
-	}
-	return dsns, nil
 }
 
 // Admin returns the administrative connections to the store of p. The caller does not close them; they may be closed under its hands when the

@@ -26,14 +26,17 @@ const (
 
 	configVolume = "idempotency-config"
 	dsnVolume    = "idempotency-dsn"
+	keysVolume   = "idempotency-keys"
 	spoolVolume  = "idempotency-spool"
 
 	configDir = "/etc/idempotency/config"
 	dsnDir    = "/etc/idempotency/dsn"
+	keysDir   = "/etc/idempotency/keys"
 	spoolDir  = "/var/lib/idempotency"
 
 	configKey = "config.json"
 	dsnFile   = "dsn"
+	keysFile  = "keys"
 
 	listenPort = 15600
 	adminPort  = 15601
@@ -48,7 +51,7 @@ const (
 // container renders the sidecar. It has no liveness probe, since a restart leaves requests in flight with an unknown outcome,
 // and no preStop hook, since the kubelet stops it only after the app and the program drains by itself.
 func container(s Sidecar, t Traffic) corev1.Container {
-	return corev1.Container{
+	c := corev1.Container{
 		Name:                     ContainerName,
 		Image:                    s.Image,
 		ImagePullPolicy:          s.PullPolicy,
@@ -86,6 +89,8 @@ func container(s Sidecar, t Traffic) corev1.Container {
 			{Name: spoolVolume, MountPath: spoolDir},
 		},
 	}
+	encrypt(s, &c)
+	return c
 }
 
 // environment tells the Go runtime of the memory limit, with a tenth left for what it does not manage, so that it collects garbage in time
@@ -104,7 +109,7 @@ func Owned(list, name string) bool {
 	case "initContainers":
 		return name == ContainerName || name == RedirectName
 	case "volumes":
-		return name == configVolume || name == dsnVolume || name == spoolVolume
+		return name == configVolume || name == dsnVolume || name == keysVolume || name == spoolVolume
 	default:
 		return false
 	}
@@ -122,7 +127,7 @@ func ready(port, period, failures int32) *corev1.Probe {
 // volumes mounts whole directories, never a subPath, which would not follow a change of the ConfigMap or the Secret. The spool has room
 // for more than the program allows itself (--spill-bytes and --journal-bytes): at its limit the kubelet would evict the pod.
 func volumes(s Sidecar) []corev1.Volume {
-	return []corev1.Volume{
+	return append([]corev1.Volume{
 		{Name: configVolume, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 			LocalObjectReference: corev1.LocalObjectReference{Name: s.ConfigMap},
 			Items:                []corev1.KeyToPath{{Key: configKey, Path: configKey}},
@@ -135,5 +140,5 @@ func volumes(s Sidecar) []corev1.Volume {
 		{Name: spoolVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
 			SizeLimit: ptr.To(resource.MustParse("1Gi")),
 		}}},
-	}
+	}, keys(s)...)
 }

@@ -39,6 +39,7 @@ func Pod(s Sidecar, pod *corev1.Pod) (*corev1.Pod, error) {
 		share(out.Spec.Resources, &own[i].Resources)
 	}
 	out.Spec.InitContainers = put(out.Spec.InitContainers, own)
+	unmountKeys(s, out)
 	for _, volume := range volumes(s) {
 		out.Spec.Volumes = mount(out.Spec.Volumes, volume)
 	}

@@ -273,6 +273,42 @@ func TestTrafficOf(t *testing.T) {
 	}
 }
 
+// TestEncryptionChanges: a pod whose sidecar had other encryption keys, or none, is the one that would have been made alone.
+func TestEncryptionChanges(t *testing.T) {
+	sidecar := func(name, key string) inject.Sidecar {
+		p := injecttest.Policy()
+		if name != "" {
+			p.Spec.Store.EncryptionKeySecretRef = &v1alpha1.EncryptionKeySecretRef{Name: name, Key: key}
+		}
+		return inject.FromPolicy(p, injecttest.DefaultImage)
+	}
+	sidecars := []inject.Sidecar{sidecar("", ""), sidecar("one", ""), sidecar("two", ""), sidecar("one", "other")}
+	seen := map[string]bool{}
+	for _, from := range sidecars {
+		for _, to := range sidecars {
+			before, err := inject.Pod(from, payments())
+			if err != nil {
+				t.Fatal(err)
+			}
+			changed, err := inject.Pod(to, before)
+			if err != nil {
+				t.Fatal(err)
+			}
+			alone, err := inject.Pod(to, payments())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if marshal(t, changed) != marshal(t, alone) {
+				t.Errorf("(-alone +changed):\n%s", cmp.Diff(alone, changed))
+			}
+			seen[inject.Hash(to)] = true
+		}
+	}
+	if len(seen) != len(sidecars) {
+		t.Errorf("%d hashes of %d sidecars", len(seen), len(sidecars))
+	}
+}
+
 // TestHash tells sidecars apart that are rendered differently, and only those.
 func TestHash(t *testing.T) {
 	base := inject.Hash(inject.FromPolicy(injecttest.Policy(), injecttest.DefaultImage))
@@ -291,6 +327,9 @@ func TestHash(t *testing.T) {
 		{"the log level", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Sidecar.LogLevel = "debug" }, true},
 		{"the Secret", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Store.Postgres.DSNSecretRef.Name = "other" }, true},
 		{"the Secret's key", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Store.Postgres.DSNSecretRef.Key = "other" }, true},
+		{"encryption keys", func(p *v1alpha1.IdempotencyPolicy) {
+			p.Spec.Store.EncryptionKeySecretRef = &v1alpha1.EncryptionKeySecretRef{Name: "keys"}
+		}, true},
 		{"the policy's name", func(p *v1alpha1.IdempotencyPolicy) { p.Name = "other" }, true},
 		{"the port", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Target.Port.StrVal = "web" }, true},
 		{"the scheme", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Target.Scheme = v1alpha1.SchemeH2C }, true},

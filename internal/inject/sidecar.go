@@ -29,6 +29,8 @@ type Sidecar struct {
 	PullPolicy corev1.PullPolicy
 	// ConfigMap holds the compiled policy, SecretName and SecretKey the connection string.
 	ConfigMap, SecretName, SecretKey string
+	// KeysSecretName and KeysSecretKey hold the keys that answers are encrypted with; empty: they are not.
+	KeysSecretName, KeysSecretKey string
 	// LogLevel is debug, info, warn or error.
 	LogLevel string
 	// Resources of the container, complete.
@@ -61,6 +63,9 @@ func FromPolicy(p *v1alpha1.IdempotencyPolicy, defaultImage string) Sidecar {
 	}
 	if dsn := policy.SidecarDSN(p); dsn.Name != "" {
 		s.SecretName, s.SecretKey = dsn.Name, cmp.Or(dsn.Key, "dsn")
+	}
+	if keys := p.Spec.Store.EncryptionKeySecretRef; keys != nil {
+		s.KeysSecretName, s.KeysSecretKey = keys.Name, cmp.Or(keys.Key, "keys")
 	}
 	if s.Resources.Requests == nil && s.Resources.Limits == nil {
 		s.Resources.Requests = resources("20m", "32Mi")

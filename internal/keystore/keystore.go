@@ -158,7 +158,7 @@ type Decision struct {
 
 // Answer is a recorded response, or a tombstone.
 type Answer struct {
-	// Tombstone, when not empty, says why the response cannot be replayed. Status is the response's; Header and Body are empty.
+	// Tombstone, when not empty, says why the response cannot be replayed. Status is the response's; Header and Body are empty but with Sealed.
 	Tombstone Tombstone
 	// Status is the HTTP status code.
 	Status int
@@ -177,4 +177,8 @@ const (
 	TooLarge Tombstone = "TooLarge"
 	// Streamed: the response was a stream.
 	Streamed Tombstone = "Streamed"
+	// Sealed: Header and Body are encrypted. Package sealed opens them; for everybody else the response was not kept.
+	Sealed Tombstone = "Sealed"
+	// Unreadable: the response is Sealed, and cannot be opened. It is never stored.
+	Unreadable Tombstone = "Unreadable"
 )

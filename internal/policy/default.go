@@ -22,6 +22,9 @@ func Default(p *v1alpha1.IdempotencyPolicy) {
 			setDefault(&postgres.AdminDSNSecretRef.Key, "dsn")
 		}
 	}
+	if keys := spec.Store.EncryptionKeySecretRef; keys != nil {
+		setDefault(&keys.Key, "keys")
+	}
 	if jwt := spec.Client.JWT; jwt != nil {
 		setDefault(&jwt.Claim, "sub")
 	}

@@ -43,7 +43,7 @@ func TestDefaultKeepsWhatIsWritten(t *testing.T) {
 spec:
   mode: Audit
   target: {port: 8080, interception: None, scheme: HTTPS}
-  store: {onUnavailable: PassThrough, postgres: {schema: keys, dsnSecretRef: {name: s, key: k}, adminDSNSecretRef: {name: s, key: a}}}
+  store: {onUnavailable: PassThrough, encryptionKeySecretRef: {name: s, key: k}, postgres: {schema: keys, dsnSecretRef: {name: s, key: k}, adminDSNSecretRef: {name: s, key: a}}}
   retention: {window: 30d, createAhead: 2, deletionPolicy: Delete}
   routes:
   - key: {required: false, header: X-Key, maxLength: 36}

@@ -56,6 +56,9 @@ var schemaForm = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
 func validateStore(at *field.Path, store v1alpha1.Store) field.ErrorList {
 	errs := oneOf(at.Child("onUnavailable"), store.OnUnavailable, v1alpha1.OnUnavailableReject, v1alpha1.OnUnavailablePassThrough)
+	if keys := store.EncryptionKeySecretRef; keys != nil {
+		errs = append(errs, validateSecretRef(at.Child("encryptionKeySecretRef"), v1alpha1.SecretKeyRef(*keys))...)
+	}
 	switch {
 	case store.Postgres != nil && store.Redis != nil:
 		return append(errs, field.Forbidden(at.Child("redis"), "a policy has one store: set exactly one of postgres and redis"))

@@ -101,6 +101,12 @@ func TestValidatePolicy(t *testing.T) {
 		}, []string{"spec.store.redis.dsnSecretRef.name"}, "name of a Secret"},
 		{"an unknown onUnavailable", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.OnUnavailable = "Hope" }, []string{"spec.store.onUnavailable"}, "PassThrough"},
 		{"a Secret without a name", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Postgres.DSNSecretRef.Name = "" }, []string{"spec.store.postgres.dsnSecretRef.name"}, "name of a Secret"},
+		{"encryption keys without a Secret's name", func(s *v1alpha1.IdempotencyPolicySpec) {
+			s.Store.EncryptionKeySecretRef = &v1alpha1.EncryptionKeySecretRef{Key: "keys"}
+		}, []string{"spec.store.encryptionKeySecretRef.name"}, "name of a Secret"},
+		{"encryption keys under a key with a slash", func(s *v1alpha1.IdempotencyPolicySpec) {
+			s.Store.EncryptionKeySecretRef = &v1alpha1.EncryptionKeySecretRef{Name: "keys", Key: "a/b"}
+		}, []string{"spec.store.encryptionKeySecretRef.key"}, "key in the Secret"},
 		{"a Secret key with a slash", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Postgres.AdminDSNSecretRef.Key = "a/b" }, []string{"spec.store.postgres.adminDSNSecretRef.key"}, "key in the Secret"},
 		{"a schema that would need quotes", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Postgres.Schema = "Keys" }, []string{"spec.store.postgres.schema"}, "such as idempotency"},
 		{"the longest schema", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Postgres.Schema = strings.Repeat("s", 63) }, nil, ""},

@@ -20,6 +20,7 @@ type metrics struct {
 	waiting       prometheus.Gauge
 	storeErrors   *prometheus.CounterVec
 	lost          prometheus.Counter
+	unreadable    prometheus.Counter
 	journal       prometheus.Gauge
 	journalAside  prometheus.Gauge
 	journalBytes  prometheus.Gauge
@@ -27,6 +28,7 @@ type metrics struct {
 	generation    prometheus.Gauge
 	configLoaded  prometheus.Gauge
 	dsnLoaded     prometheus.Gauge
+	keysLoaded    prometheus.Gauge
 	configChanged prometheus.Gauge
 }
 
@@ -51,6 +53,7 @@ func newMetrics(registry prometheus.Registerer, now func() time.Time) *metrics {
 		waiting:       gauge("waiting", "Requests that wait for another with the same key."),
 		storeErrors:   counter("store_errors_total", "Calls to the key store that failed.", "operation"),
 		lost:          prometheus.NewCounter(prometheus.CounterOpts{Name: "idempotency_proxy_reservations_lost_total", Help: "Results that came after the reservation had ended or was taken over."}),
+		unreadable:    prometheus.NewCounter(prometheus.CounterOpts{Name: "idempotency_proxy_answers_unreadable_total", Help: "Times that a recorded answer could not be decrypted."}),
 		journal:       gauge("journal_records", "Results that the key store has not taken yet."),
 		journalAside:  gauge("journal_set_aside_records", "Such results that wait for another key store, or that it refuses."),
 		journalBytes:  gauge("journal_bytes", "Size of the journal of such results."),
@@ -58,10 +61,11 @@ func newMetrics(registry prometheus.Registerer, now func() time.Time) *metrics {
 		generation:    gauge("config_generation", "Generation of the policy in use."),
 		configLoaded:  gauge("config_last_reload_successful", "1 when the configuration file, as it is now, is in use."),
 		dsnLoaded:     gauge("dsn_last_reload_successful", "1 when the connection string, as it is now, is in use."),
+		keysLoaded:    gauge("encryption_keys_last_reload_successful", "1 when the encryption keys, as they are now, are in use; 0 also without a key file."),
 		configChanged: gauge("config_last_reload_success_timestamp_seconds", "When the configuration in use was loaded."),
 	}
-	registry.MustRegister(m.requests, latency, m.inFlight, m.waiting, m.storeErrors, m.lost, m.journal, m.journalAside, m.journalBytes, m.journalEnds,
-		m.generation, m.configLoaded, m.dsnLoaded, m.configChanged)
+	registry.MustRegister(m.requests, latency, m.inFlight, m.waiting, m.storeErrors, m.lost, m.unreadable, m.journal, m.journalAside, m.journalBytes, m.journalEnds,
+		m.generation, m.configLoaded, m.dsnLoaded, m.keysLoaded, m.configChanged)
 	return m
 }
 

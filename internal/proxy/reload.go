@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"github.com/idempotency-dev/operator/internal/keystore"
+	"github.com/idempotency-dev/operator/internal/keystore/sealed"
 	"github.com/idempotency-dev/operator/internal/proxyconfig"
 )
 
 const watchInterval = time.Second
 
-// watcher loads both files and loads them again when their content changes. It reads them rather than being told: Kubernetes replaces a mounted
+// watcher loads the files and loads them again when their content changes. It reads them rather than being told: Kubernetes replaces a mounted
 // directory by a symbolic link, which notifications of a file do not show.
 type watcher struct {
 	proxy    *Proxy
@@ -27,6 +28,10 @@ type watcher struct {
 	document []byte // as last looked at, good or bad
 	dsn      []byte
 	config   proxyconfig.Config // as last loaded
+
+	keys       []byte // as last looked at, if keysLooked
+	keysLooked bool
+	ring       atomic.Pointer[sealed.Ring] // as last loaded
 
 	running atomic.Pointer[proxyconfig.Running]
 }
@@ -42,6 +47,7 @@ func (w *watcher) start(ctx context.Context) error {
 		return err
 	}
 	w.document, w.config = document, config
+	w.readKeys()
 	w.dsn, err = os.ReadFile(w.settings.DSNFile)
 	if err == nil {
 		var o opened
@@ -51,7 +57,7 @@ func (w *watcher) start(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		w.settings.Log.Error("connection string is not usable", "error", err)
+		w.settings.Log.Error("key store is not usable", "error", err)
 		w.proxy.Load(config, absentStore{}, "") //nolint:contextcheck // a store outlives the moment that it was opened in
 		w.proxy.metrics.dsnLoaded.Set(0)
 	}
@@ -67,6 +73,9 @@ type opened struct {
 }
 
 func (w *watcher) openStore(ctx context.Context, config proxyconfig.Config) (opened, error) {
+	if w.settings.EncryptionKeyFile != "" && w.ring.Load() == nil {
+		return opened{}, errNoEncryptionKeys
+	}
 	dsn := string(bytes.TrimSpace(w.dsn))
 	if dsn == "" {
 		return opened{}, keystore.ErrDSNInvalid
@@ -75,7 +84,7 @@ func (w *watcher) openStore(ctx context.Context, config proxyconfig.Config) (ope
 	if err != nil {
 		return opened{}, err // not the nil store behind an interface
 	}
-	return opened{store, identity}, nil
+	return opened{w.seal(store, config.Keyspace), identity}, nil
 }
 
 func (w *watcher) accepted() {
@@ -101,7 +110,7 @@ func (w *watcher) run(ctx context.Context) {
 // look loads what has changed. What is bad is told once and leaves the last good one in use.
 func (w *watcher) look(ctx context.Context) {
 	config, configChanged := w.readConfig()
-	o := w.readDSN(ctx, config)
+	o := w.readDSN(ctx, config, w.readKeys())
 	if !configChanged && o.store == nil {
 		return
 	}
@@ -146,10 +155,10 @@ func (w *watcher) refuseConfig(err error) {
 	w.settings.Log.Error("configuration is not usable: the last good one stays in use", "error", err)
 }
 
-// readDSN is a store on the connection string in the file when that has changed and is good, and else none.
-func (w *watcher) readDSN(ctx context.Context, config proxyconfig.Config) opened {
+// readDSN is a store on the connection string in the file when that has changed, or could not be used before, and is good; else none.
+func (w *watcher) readDSN(ctx context.Context, config proxyconfig.Config, again bool) opened {
 	dsn, err := os.ReadFile(w.settings.DSNFile)
-	if err != nil || bytes.Equal(dsn, w.dsn) {
+	if err != nil || bytes.Equal(dsn, w.dsn) && !again {
 		return opened{}
 	}
 	w.dsn = dsn

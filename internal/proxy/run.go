@@ -29,6 +29,9 @@ type Settings struct {
 	// ConfigFile holds the compiled policy, DSNFile the connection string. Both are read again when they change.
 	ConfigFile string
 	DSNFile    string
+	// EncryptionKeyFile holds the keys that recorded answers are encrypted with, as sealed.ParseRing reads them; read again when it changes.
+	// Empty: answers are recorded in clear.
+	EncryptionKeyFile string
 	// Upstream is the app: http, https or h2c, with host and port.
 	Upstream *url.URL
 	// UpstreamCA is a file with the certificates of the authorities that vouch for an https upstream; empty: the system's, and for one on the loopback

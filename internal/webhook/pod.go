@@ -170,14 +170,14 @@ func namespaceMetadata() *metav1.PartialObjectMetadata {
 }
 
 // accepted refuses a policy that the controller found unable to work, as it is now. A missing Secret is not that: the pod waits for it,
-// as for any other Secret that it mounts, and is protected once it is there. Neither is a conflict: the pod's own policy was chosen.
+// as for any other Secret that it mounts, and is protected once it is there. Nor are keys that the sidecar cannot read: it executes nothing. Neither is a conflict: the pod's own policy was chosen.
 func accepted(p *v1alpha1.IdempotencyPolicy) error {
 	c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAccepted)
 	if c == nil || c.Status != metav1.ConditionFalse || c.ObservedGeneration != p.Generation {
 		return nil
 	}
 	switch c.Reason {
-	case v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonSecretKeyMissing, v1alpha1.ReasonConflicted:
+	case v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonSecretKeyMissing, v1alpha1.ReasonEncryptionKeyInvalid, v1alpha1.ReasonConflicted:
 		return nil
 	case v1alpha1.ReasonInvalid:
 		return &inject.RefusalError{Reason: inject.PolicyInvalid, Message: fmt.Sprintf("policy %s: %s", p.Name, c.Message)}

@@ -160,6 +160,7 @@ func TestVerdicts(t *testing.T) {
 		{why: "its entries would be another policy's", policy: condition(v1alpha1.ReasonKeyspaceTaken, 2), reason: reasonPolicyNotAccepted, outcome: unprotected, enforced: denied},
 		{why: "its Secret is missing, and the pod waits for it", policy: condition(v1alpha1.ReasonSecretNotFound, 2), reason: reasonInjected, outcome: injected, enforced: injected},
 		{why: "its Secret lacks the key, and the pod waits for it", policy: condition(v1alpha1.ReasonSecretKeyMissing, 2), reason: reasonInjected, outcome: injected, enforced: injected},
+		{why: "its encryption keys cannot be read, and the sidecar executes nothing until they can", policy: condition(v1alpha1.ReasonEncryptionKeyInvalid, 2), reason: reasonInjected, outcome: injected, enforced: injected},
 		{why: "its policy conflicts with an older one over other pods", policy: condition(v1alpha1.ReasonConflicted, 2), reason: reasonInjected, outcome: injected, enforced: injected},
 		{why: "the kubelet's own static pod", pod: func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }, reason: reasonMirrorPod, outcome: skipped, enforced: skipped},
 		{why: "kube-system", request: func(r *admission.Request) { r.Namespace = "kube-system" }, reason: reasonSystemNamespace, outcome: skipped, enforced: skipped},
