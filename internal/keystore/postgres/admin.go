@@ -106,17 +106,16 @@ type querier interface {
 // install makes the parent table and the functions of a registered keyspace, or makes them anew.
 func (a *Admin) install(ctx context.Context, tx pgx.Tx, name string) error {
 	t := inKeyspace(a.schema, name)
-	if _, err := tx.Exec(ctx, t.function("table")); err != nil {
+	table, functions := makings(name)
+	if _, err := tx.Exec(ctx, t.function(table)); err != nil {
 		return err
 	}
-	for _, set := range []map[string]string{granted(), withheld()} {
-		for action, arguments := range set {
-			if _, err := tx.Exec(ctx, t.function(action)); err != nil {
-				return err
-			}
-			if _, err := tx.Exec(ctx, "REVOKE ALL ON FUNCTION "+a.signature(name, action, arguments)+" FROM PUBLIC"); err != nil {
-				return err
-			}
+	for action, arguments := range functions {
+		if _, err := tx.Exec(ctx, t.function(action)); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "REVOKE ALL ON FUNCTION "+a.signature(name, action, arguments)+" FROM PUBLIC"); err != nil {
+			return err
 		}
 	}
 	_, err := tx.Exec(ctx, a.tmpl.query("keyspace_installed"), name, latest())
@@ -141,11 +140,10 @@ func (a *Admin) DropKeyspace(ctx context.Context, name string) error {
 		if _, err := tx.Exec(ctx, "DROP TABLE IF EXISTS "+quote(a.schema)+"."+quote(Relation(name))); err != nil {
 			return err
 		}
-		for _, set := range []map[string]string{granted(), withheld()} {
-			for action, arguments := range set {
-				if _, err := tx.Exec(ctx, "DROP FUNCTION IF EXISTS "+a.signature(name, action, arguments)); err != nil {
-					return err
-				}
+		_, functions := makings(name)
+		for action, arguments := range functions {
+			if _, err := tx.Exec(ctx, "DROP FUNCTION IF EXISTS "+a.signature(name, action, arguments)); err != nil {
+				return err
 			}
 		}
 		_, err = tx.Exec(ctx, a.tmpl.query("keyspace_forget"), name)
@@ -168,6 +166,9 @@ func (a *Admin) Grant(ctx context.Context, role string, keyspaces ...string) err
 		functions = append(functions, quote(a.schema)+"."+name+"("+arguments+")")
 	}
 	for _, keyspace := range keyspaces {
+		if ofConsumers(keyspace) {
+			continue // their functions are called by others
+		}
 		for action, arguments := range granted() {
 			functions = append(functions, a.signature(keyspace, action, arguments))
 		}

@@ -61,7 +61,12 @@ func (d *database) exec(sql string) {
 // partitions makes one for each of days days from first on, as retention does.
 func (d *database) partitions(first time.Time, days int) {
 	d.Helper()
-	parent := "idempotency." + postgres.Relation(keyspaceName)
+	d.partitionsOf(keyspaceName, first, days)
+}
+
+func (d *database) partitionsOf(keyspace string, first time.Time, days int) {
+	d.Helper()
+	parent := "idempotency." + postgres.Relation(keyspace)
 	for day := first.UTC().Truncate(24 * time.Hour); days > 0; days-- {
 		next := day.Add(24 * time.Hour)
 		name := parent + day.Format("_p20060102")

@@ -56,6 +56,9 @@ func withheld() map[string]string {
 	}
 }
 
+// delivering lists the functions of a consumers' keyspace, which functions with the operator's rights call.
+func delivering() map[string]string { return map[string]string{"deliver": "text, text"} }
+
 // shared lists the functions for all keyspaces that a sidecar calls.
 func shared() map[string]string {
 	return map[string]string{"keep_alive": "uuid, interval", "retire": "uuid"}
@@ -81,6 +84,7 @@ func inKeyspace(schema, keyspace string) template {
 		"{{schema}}", quote(schema),
 		"{{parent}}", quote(relation),
 		"{{relation}}", relation,
+		"{{keyspace}}", strings.ReplaceAll(keyspace, "'", "''"),
 		"{{settings}}", settings,
 		"{{settings_many}}", settingsMany,
 		"{{lock}}", lock("p_client", "p_key"),
@@ -97,7 +101,7 @@ func inKeyspace(schema, keyspace string) template {
 		"{{InFlight}}", strconv.Itoa(int(keystore.InFlight)),
 		"{{Unknown}}", strconv.Itoa(int(keystore.Unknown)),
 	}
-	for _, names := range []map[string]string{granted(), withheld()} {
+	for _, names := range []map[string]string{granted(), withheld(), delivering()} {
 		for name := range names {
 			pairs = append(pairs, "{{"+name+"}}", quote(relation+"_"+name))
 		}
