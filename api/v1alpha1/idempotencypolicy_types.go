@@ -52,6 +52,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.keyspace) == has(oldSelf.keyspace) && (!has(self.keyspace) || self.keyspace == oldSelf.keyspace)",message="keyspace cannot change: entries recorded under the old name would no longer be found, and a retry would execute again; create a new policy instead"
 // +kubebuilder:validation:XValidation:rule="has(self.client.header) == has(oldSelf.client.header) && (!has(self.client.header) || self.client.header.lowerAscii() == oldSelf.client.header.lowerAscii()) && has(self.client.authorization) == has(oldSelf.client.authorization) && has(self.client.jwt) == has(oldSelf.client.jwt) && (!has(self.client.jwt) || self.client.jwt.issuer == oldSelf.client.jwt.issuer && self.client.jwt.claim == oldSelf.client.jwt.claim)",message="how a client is known cannot change: entries recorded for the old name of a client would no longer be found, and a retry would execute again; create a new policy instead"
 // +kubebuilder:validation:XValidation:rule="!has(self.store.postgres) || !has(oldSelf.store.postgres) || self.store.postgres.schema == oldSelf.store.postgres.schema",message="store.postgres.schema cannot change: entries recorded in the old schema would no longer be found, and a retry would execute again; create a new policy instead"
+// +kubebuilder:validation:XValidation:rule="!has(self.consumers) || size(self.consumers) == 0 || has(self.store.postgres)",message="consumers need store.postgres: Redis has no transaction that a consumer's effect could be part of"
 type IdempotencyPolicySpec struct {
 	// mode: Enforce acts; Audit changes nothing for clients and counts what would have been refused or replayed.
 	// +kubebuilder:default=Enforce
@@ -90,6 +91,14 @@ type IdempotencyPolicySpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	Routes []Route `json:"routes"`
+
+	// consumers take messages from brokers and have each message's effect exactly once, recorded in the store, which has to be PostgreSQL. What a consumer
+	// has taken is remembered for its window, also when it is removed from here.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	// +optional
+	Consumers []Consumer `json:"consumers,omitempty"`
 
 	// sidecar adjusts the injected container.
 	// +kubebuilder:default={}

@@ -24,6 +24,10 @@ type IdempotencyPolicyStatus struct {
 	// +optional
 	Partitions *PartitionsStatus `json:"partitions,omitempty"`
 
+	// consumers, and what is kept of their deliveries.
+	// +optional
+	Consumers *ConsumersStatus `json:"consumers,omitempty"`
+
 	// pods that the policy selects.
 	// +optional
 	Pods *PodsStatus `json:"pods,omitempty"`

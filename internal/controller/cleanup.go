@@ -27,6 +27,7 @@ import (
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
 	"github.com/idempotency-dev/operator/internal/keystore"
+	"github.com/idempotency-dev/operator/internal/keystore/postgres"
 	"github.com/idempotency-dev/operator/internal/policy"
 	"github.com/idempotency-dev/operator/internal/retention"
 )
@@ -65,6 +66,8 @@ type outcome struct {
 	// good is the last report of a pass that could look, and at is the operator's time then.
 	good retention.Report
 	at   time.Time
+	// deliveries is the last report on the consumers' keyspace; nil: there is none.
+	deliveries *retention.Report
 }
 
 // NewCleanup returns a Cleanup that runs once it is set up. Its metrics are a prometheus.Collector: see Metrics.
@@ -88,6 +91,16 @@ func (c *Cleanup) Report(policy types.NamespacedName) (retention.Report, error, 
 	return found.report, found.err, known
 }
 
+// Deliveries returns the last report on the keyspace of a policy's consumers; false: nobody has seen one.
+func (c *Cleanup) Deliveries(policy types.NamespacedName) (retention.Report, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found := c.reports[policy]; found.deliveries != nil {
+		return *found.deliveries, true
+	}
+	return retention.Report{}, false
+}
+
 // SetupWithManager makes the leader's manager run the passes.
 func (c *Cleanup) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
@@ -97,8 +110,14 @@ func (c *Cleanup) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(c)
 }
 
-// storeBecameUsable lets a policy through when its keyspace may have come to exist.
+// storeBecameUsable lets a policy through when its keyspace, or that of its consumers, may have come to exist.
 func storeBecameUsable() predicate.Predicate {
+	declared := func(o client.Object) int32 {
+		if p, ok := o.(*v1alpha1.IdempotencyPolicy); ok && p.Status.Consumers != nil {
+			return p.Status.Consumers.Declared
+		}
+		return 0
+	}
 	usable := func(o client.Object) bool {
 		p, ok := o.(*v1alpha1.IdempotencyPolicy)
 		return ok && meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionStoreHealthy) &&
@@ -108,7 +127,9 @@ func storeBecameUsable() predicate.Predicate {
 		CreateFunc:  func(event.CreateEvent) bool { return false },
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
-		UpdateFunc:  func(e event.UpdateEvent) bool { return !usable(e.ObjectOld) && usable(e.ObjectNew) },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return usable(e.ObjectNew) && (!usable(e.ObjectOld) || declared(e.ObjectOld) != declared(e.ObjectNew))
+		},
 	}
 }
 
@@ -129,7 +150,7 @@ func (c *Cleanup) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 		return ctrl.Result{RequeueAfter: cleanupEvery}, nil
 	}
 	started := c.clock.Now()
-	report, err := c.pass(ctx, p)
+	report, deliveries, err := c.pass(ctx, p)
 	if ctx.Err() != nil {
 		return ctrl.Result{}, nil //nolint:nilerr // the manager stops; what was done stays done
 	}
@@ -138,7 +159,7 @@ func (c *Cleanup) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	}
 	c.metrics.observe(req.NamespacedName, report, err, c.clock.Since(started))
 	c.tell(ctx, p, report, err)
-	if c.keep(req.NamespacedName, report, err) {
+	if c.keep(req.NamespacedName, report, deliveries, err) {
 		select {
 		case c.wake <- event.GenericEvent{Object: p}:
 		case <-ctx.Done():
@@ -147,23 +168,50 @@ func (c *Cleanup) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return ctrl.Result{RequeueAfter: next(report, err)}, nil
 }
 
-// pass maintains the keyspace of p.
-func (c *Cleanup) pass(ctx context.Context, p *v1alpha1.IdempotencyPolicy) (retention.Report, error) {
+// pass maintains the keyspace of p, and that of its consumers, where it exists. The report is on the first, but for what was done and what is wrong.
+func (c *Cleanup) pass(ctx context.Context, p *v1alpha1.IdempotencyPolicy) (report retention.Report, deliveries *retention.Report, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cleanupLimit)
 	defer cancel()
 	p = p.DeepCopy()
 	policy.Default(p)
 	admin, err := c.stores.Admin(ctx, p)
 	if err != nil {
-		return retention.Report{}, fmt.Errorf("open store: %w", err)
+		return retention.Report{}, nil, fmt.Errorf("open store: %w", err)
 	}
 	keyspace, settings := policy.Keyspace(p), retention.Settings{CreateAhead: int(p.Spec.Retention.CreateAhead)}
+	if report, err = c.maintain(ctx, admin, keyspace, settings); err != nil {
+		return report, nil, err
+	}
+	found, err := c.maintain(ctx, admin, postgres.ConsumersOf(keyspace), settings)
+	if errors.Is(err, retention.ErrNotRegistered) {
+		return report, nil, nil
+	}
+	if err != nil {
+		return retention.Report{}, nil, fmt.Errorf("maintain deliveries to consumers: %w", err)
+	}
+	return joined(report, found), &found, nil
+}
+
+// maintain runs a pass over one keyspace, unless a survey shows that it needs nothing.
+func (c *Cleanup) maintain(ctx context.Context, admin *postgres.Admin, keyspace string, settings retention.Settings) (retention.Report, error) {
 	if state, read, found := c.surveys.find(ctx, admin, keyspace); found {
 		if report, idle := retention.Idle(state, settings, read); idle {
 			return report, nil
 		}
 	}
 	return retention.Run(ctx, admin.Catalogue(keyspace), settings, operatorClock{c.clock})
+}
+
+// joined is report with what was done about deliveries, and what is wrong with them.
+func joined(report, deliveries retention.Report) retention.Report {
+	report.Created = append(report.Created, deliveries.Created...)
+	report.Dropped = append(report.Dropped, deliveries.Dropped...)
+	report.Problems = append(report.Problems, deliveries.Problems...)
+	report.Overdue += deliveries.Overdue
+	if deliveries.RunwayUntil.Before(report.RunwayUntil) {
+		report.RunwayUntil = deliveries.RunwayUntil
+	}
+	return report
 }
 
 // tell writes what the pass did into the log, and each drop into an event.
@@ -190,25 +238,28 @@ func (c *Cleanup) tell(ctx context.Context, p *v1alpha1.IdempotencyPolicy, repor
 }
 
 // keep remembers what a pass came to, and says whether a status could differ because of it.
-func (c *Cleanup) keep(name types.NamespacedName, report retention.Report, err error) (news bool) {
+func (c *Cleanup) keep(name types.NamespacedName, report retention.Report, deliveries *retention.Report, err error) (news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before, known := c.reports[name]
 	if known && errors.Is(err, retention.ErrLocked) {
 		return false // the other manager knows better, for now
 	}
-	now := outcome{report: report, err: err, good: before.good, at: before.at}
+	now := outcome{report: report, err: err, good: before.good, at: before.at, deliveries: before.deliveries}
 	if err == nil {
-		now.good, now.at = report, c.clock.Now()
+		now.good, now.at, now.deliveries = report, c.clock.Now(), deliveries
 	}
 	c.reports[name] = now
 	return !known || (before.err == nil) != (err == nil) || (err != nil && before.err.Error() != err.Error()) ||
-		!reflect.DeepEqual(gist(before.report), gist(report))
+		!reflect.DeepEqual(gist(&before.report), gist(&report)) || !reflect.DeepEqual(gist(before.deliveries), gist(now.deliveries))
 }
 
-// gist is what of a report a status shows.
-func gist(r retention.Report) retention.Report {
-	return retention.Report{Count: r.Count, Oldest: r.Oldest, Newest: r.Newest, RunwayUntil: r.RunwayUntil, Problems: r.Problems}
+// gist is what of a report a status shows; nil: there is none.
+func gist(r *retention.Report) *retention.Report {
+	if r == nil {
+		return nil
+	}
+	return &retention.Report{Count: r.Count, Oldest: r.Oldest, Newest: r.Newest, RunwayUntil: r.RunwayUntil, Problems: r.Problems}
 }
 
 func (c *Cleanup) forget(name types.NamespacedName) {

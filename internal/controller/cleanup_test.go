@@ -270,7 +270,7 @@ func TestKeep(t *testing.T) {
 		report retention.Report
 		err    error
 	}{{good, nil}, {later, nil}, {more, nil}, {good, retention.ErrLocked}, {good, retention.ErrReadOnly}, {good, retention.ErrReadOnly}, {more, nil}} {
-		got = append(got, c.keep(name, pass.report, pass.err))
+		got = append(got, c.keep(name, pass.report, nil, pass.err))
 	}
 	// The first is news; other bytes at another time are not; more partitions are; another manager is not; a failure is, once; its end is.
 	want := []bool{true, false, true, false, true, false, true}

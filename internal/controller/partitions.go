@@ -19,12 +19,14 @@ import (
 type Reports interface {
 	// Report returns the last report on a policy's keyspace, and why the last pass could do nothing; false before the first pass.
 	Report(policy types.NamespacedName) (retention.Report, error, bool)
+	// Deliveries returns the last report on the keyspace of a policy's consumers; false: nobody has seen one. Its problems are among those of Report, too.
+	Deliveries(policy types.NamespacedName) (retention.Report, bool)
 }
 
 // partitions owns the condition PartitionsReady. It reads what the cleanup controller last reported; that one keeps its own time.
 func (r *Policies) partitions(p *pass) {
 	if p.policy.Spec.Store.Redis != nil {
-		p.status.Partitions = nil
+		p.status.Partitions, p.status.Consumers = nil, nil
 		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionTrue, v1alpha1.ReasonNativeExpiry, "Redis removes each entry when its window is over: there are no partitions.")
 		return
 	}
@@ -47,7 +49,30 @@ func (r *Policies) partitions(p *pass) {
 	case err != nil:
 		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionFalse, v1alpha1.ReasonMaintenanceFailed, maintenanceFailed(err))
 	default:
+		deliveries, seen := r.Reports.Deliveries(client.ObjectKeyFromObject(p.policy))
 		p.maintained(report)
+		p.delivered(deliveries, seen)
+	}
+}
+
+// declared says that the store knows the policy's consumers.
+func (p *pass) declared() {
+	declared := int32(len(p.policy.Spec.Consumers))
+	if p.status.Consumers == nil && declared > 0 {
+		p.status.Consumers = &v1alpha1.ConsumersStatus{}
+	}
+	if p.status.Consumers != nil {
+		p.status.Consumers.Declared = declared
+	}
+}
+
+// delivered says what is kept of deliveries. What consumers have taken is kept after they are gone from the policy.
+func (p *pass) delivered(report retention.Report, seen bool) {
+	switch {
+	case seen && p.status.Consumers != nil:
+		p.status.Consumers.Partitions = partitionsStatus(report)
+	case !seen && len(p.policy.Spec.Consumers) > 0:
+		p.set(v1alpha1.ConditionPartitionsReady, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "The partitions of consumers' deliveries have not been looked at yet.")
 	}
 }
 

@@ -25,6 +25,10 @@ type reported struct {
 	known  bool
 }
 
+func (r reported) Deliveries(types.NamespacedName) (retention.Report, bool) {
+	return retention.Report{}, false
+}
+
 func (r reported) Report(types.NamespacedName) (retention.Report, error, bool) {
 	return r.report, r.err, r.known
 }

@@ -71,9 +71,10 @@ func (r *Policies) preparePostgres(ctx context.Context, p *pass) (keystore.Healt
 		return health, err
 	}
 	keyspace := policy.Keyspace(p.policy)
-	if err := s.prepare(ctx, preparation{keyspace: keyspace, claim: r.claim(p.policy), role: role}); err != nil {
+	if err := s.prepare(ctx, preparation{keyspace: keyspace, claim: r.claim(p.policy), role: role}, policy.Consumers(p.policy)); err != nil {
 		return health, err
 	}
+	p.declared()
 	if partitions := p.status.Partitions; partitions == nil || partitions.Count == 0 {
 		return health, nil // a sidecar could do nothing yet; the maintenance of partitions comes next, and back here
 	}

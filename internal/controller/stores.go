@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -75,7 +76,11 @@ type sidecar struct {
 }
 
 // preparation is what a policy needs to have been done in the database, once.
-type preparation struct{ keyspace, claim, role string }
+type preparation struct {
+	keyspace, claim, role string
+	// consumers with their windows, as text.
+	consumers string
+}
 
 // NewStores returns Stores without connections. secrets reads from the API server, by name, without a cache.
 func NewStores(secrets client.Reader, clock clock.Clock) *Stores {
@@ -227,14 +232,24 @@ func (s *store) ask(ctx context.Context, clock clock.Clock) (keystore.Health, er
 }
 
 // prepare does what a policy needs in the database, if that has not been done since the store was last unhealthy.
-func (s *store) prepare(ctx context.Context, need preparation) error {
+func (s *store) prepare(ctx context.Context, need preparation, consumers map[string]time.Duration) error {
+	need.consumers = fmt.Sprint(consumers)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.prepared[need] {
 		return nil
 	}
+	// What was declared before holds no more.
+	maps.DeleteFunc(s.prepared, func(done preparation, _ bool) bool {
+		return done.keyspace == need.keyspace && done.consumers != need.consumers
+	})
 	if err := s.admin.EnsureKeyspace(ctx, need.keyspace, need.claim); err != nil {
 		return err
+	}
+	if len(consumers) > 0 {
+		if err := s.admin.EnsureConsumers(ctx, need.keyspace, need.claim, consumers); err != nil {
+			return err
+		}
 	}
 	if err := s.admin.Grant(ctx, need.role, need.keyspace); err != nil {
 		return err
@@ -243,7 +258,7 @@ func (s *store) prepare(ctx context.Context, need preparation) error {
 	return nil
 }
 
-// drop drops a keyspace, and forgets that it was ever prepared: a policy of the same name may come.
+// drop drops a keyspace and that of its consumers, and forgets that it was ever prepared: a policy of the same name may come.
 func (s *store) drop(ctx context.Context, keyspace string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,6 +269,9 @@ func (s *store) drop(ctx context.Context, keyspace string) error {
 		}
 		return true
 	})
+	if err := s.admin.DropKeyspace(ctx, postgres.ConsumersOf(keyspace)); err != nil {
+		return err
+	}
 	return s.admin.DropKeyspace(ctx, keyspace)
 }
 

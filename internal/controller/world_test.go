@@ -148,6 +148,10 @@ func (w *world) run(clk clock.Clock, whole bool) {
 // maintained reports that all is well with partitions that are not there yet, and counts who asks: each pass does so once.
 type maintained struct{ asked atomic.Int64 }
 
+func (m *maintained) Deliveries(types.NamespacedName) (retention.Report, bool) {
+	return retention.Report{}, false
+}
+
 func (m *maintained) Report(types.NamespacedName) (retention.Report, error, bool) {
 	m.asked.Add(1)
 	return retention.Report{}, nil, true

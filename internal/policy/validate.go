@@ -30,6 +30,7 @@ func Validate(p *v1alpha1.IdempotencyPolicy) field.ErrorList {
 	errs = append(errs, validateRetention(spec.Child("retention"), p.Spec.Retention)...)
 	errs = append(errs, validateClient(spec.Child("client"), p.Spec.Client)...)
 	errs = append(errs, validateRoutes(spec.Child("routes"), p.Spec)...)
+	errs = append(errs, validateConsumers(spec.Child("consumers"), p.Spec)...)
 	return append(errs, validateSidecar(spec.Child("sidecar"), p.Spec.Sidecar)...)
 }
 

@@ -3,6 +3,7 @@
 package policy_test
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -89,6 +90,15 @@ func TestValidatePolicy(t *testing.T) {
 		}, []string{"spec.target.portEnv"}, "such as PORT"},
 		{"a variable that nothing uses", func(s *v1alpha1.IdempotencyPolicySpec) { s.Target.PortEnv = "PORT" }, []string{"spec.target.portEnv"}, "PortEnv"},
 		{"no store", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Postgres = nil }, []string{"spec.store.postgres"}, "dsnSecretRef"},
+		{"consumers", func(s *v1alpha1.IdempotencyPolicySpec) { s.Consumers = consumers(64) }, nil, ""},
+		{"a consumer more", func(s *v1alpha1.IdempotencyPolicySpec) { s.Consumers = consumers(65) }, []string{"spec.consumers"}, "64"},
+		{"consumers without a transaction", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store, s.Consumers = redisStore(0), consumers(1) }, []string{"spec.consumers"}, "store.postgres"},
+		{"a consumer twice", func(s *v1alpha1.IdempotencyPolicySpec) { s.Consumers = append(consumers(1), consumers(1)...) }, []string{"spec.consumers[1].name"}, "Duplicate"},
+		{"a consumer without a name", func(s *v1alpha1.IdempotencyPolicySpec) { s.Consumers = []v1alpha1.Consumer{{Window: "7d"}} }, []string{"spec.consumers[0].name"}, "lower case"},
+		{"a consumer without a window", func(s *v1alpha1.IdempotencyPolicySpec) { s.Consumers = []v1alpha1.Consumer{{Name: "orders"}} }, []string{"spec.consumers[0].window"}, "between 1m and 366d"},
+		{"a consumer that remembers for too long", func(s *v1alpha1.IdempotencyPolicySpec) {
+			s.Consumers = []v1alpha1.Consumer{{Name: "orders", Window: "367d"}}
+		}, []string{"spec.consumers[0].window"}, "between 1m and 366d"},
 		{"two stores", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Redis = &v1alpha1.RedisStore{} }, []string{"spec.store.redis"}, "exactly one"},
 		{"no store", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store.Postgres = nil }, []string{"spec.store.postgres"}, "redis.dsnSecretRef"},
 		{"Redis, and nothing more", func(s *v1alpha1.IdempotencyPolicySpec) { s.Store = redisStore(0) }, nil, ""},
@@ -354,4 +364,13 @@ func redisStore(minReplicas int32) v1alpha1.Store {
 		Redis:         &v1alpha1.RedisStore{DSNSecretRef: v1alpha1.SecretKeyRef{Name: "redis", Key: "dsn"}, MinReplicas: minReplicas},
 		OnUnavailable: v1alpha1.OnUnavailableReject,
 	}
+}
+
+// consumers of distinct names.
+func consumers(n int) []v1alpha1.Consumer {
+	var all []v1alpha1.Consumer
+	for i := range n {
+		all = append(all, v1alpha1.Consumer{Name: fmt.Sprint("consumer-", i), Window: "7d"})
+	}
+	return all
 }
