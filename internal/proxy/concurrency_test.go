@@ -163,56 +163,6 @@ func (r *rig) orphan(key, body string) keystore.Ownership {
 	return keystore.Ownership{Client: "alice", Key: key, Token: reservation.Token}
 }
 
-func TestReconcile(t *testing.T) {
-	for _, row := range []struct {
-		name       string
-		status     int // of the app's word on it
-		want       int
-		problem    string
-		replayed   bool
-		executions int64
-	}{
-		{"it happened", 200, 200, "", true, 0},
-		{"it did not", 404, 201, "", false, 1},
-		{"the app does not know", 409, 409, "outcome-unknown", false, 0},
-		{"the app is broken", 500, 409, "outcome-unknown", false, 0},
-		{"a redirect is no answer", 302, 409, "outcome-unknown", false, 0},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			asked := make(chan *http.Request, 1)
-			var r *rig
-			r = start(t, func(s *setup) {
-				s.config.Routes[0].OnUnknownOutcome, s.config.Routes[0].ReconcilePath = "Reconcile", "/reconcile%2Fpayments"
-				s.app = func(w http.ResponseWriter, req *http.Request) {
-					if req.RequestURI != "/reconcile%2Fpayments" {
-						w.WriteHeader(http.StatusCreated)
-						return
-					}
-					r.n.Add(-1)
-					asked <- req
-					w.Header().Set("Location", "/payments/7")
-					w.WriteHeader(row.status)
-					_, _ = w.Write([]byte("as it was"))
-				}
-			})
-			r.orphan("k", `{}`)
-			got := r.post("k", `{}`)
-			want(t, got, row.want, row.problem, row.replayed)
-			req := <-asked
-			if req.Method != http.MethodGet || req.Header.Get("Idempotency-Key") != "k" || req.Header.Get("X-Client-Id") != "alice" {
-				t.Errorf("the app was asked %s %v", req.Method, req.Header)
-			}
-			if row.replayed && (got.Body != "as it was" || got.Header.Get("Location") != "/payments/7") {
-				t.Errorf("replayed %q %v", got.Body, got.Header)
-			}
-			r.executions(row.executions)
-			if row.problem == "" {
-				want(t, r.post("k", `{}`), row.want, "", true)
-			}
-		})
-	}
-}
-
 // TestClientGoesAway: the app is not interrupted, and the retry finds the answer.
 func TestClientGoesAway(t *testing.T) {
 	g := newGate()

@@ -77,14 +77,19 @@ func (x *exchange) unanswered(untouched bool, cause error) {
 	x.refuse(errUpstreamFailed)
 }
 
+// attempt is what the app may call its attempt by.
+func (x *exchange) attempt() string {
+	held := keystore.Ownership{Client: x.client, Key: x.key, Token: x.question.Token}
+	return held.Text(x.generation.config.Keyspace)
+}
+
 // outgoing is the request as the app gets it.
 func (x *exchange) outgoing(ctx context.Context, seed [16]byte) *http.Request {
 	u := *x.r.URL
 	u.Scheme, u.Host, u.User = x.proxy.upstream.url.Scheme, x.proxy.upstream.url.Host, nil
 	header := endToEnd(x.r.Header)
 	header.Del("Expect") // the body is here already
-	held := keystore.Ownership{Client: x.client, Key: x.key, Token: x.question.Token}
-	header[headerReservation] = []string{held.Text(x.generation.config.Keyspace)}
+	header[headerReservation] = []string{x.attempt()}
 	header[headerSeed] = []string{formatUUID(seed)}
 	if strings.EqualFold(x.r.Header.Get("Te"), "trailers") {
 		header.Set("Te", "trailers") // gRPC servers insist on it, and trailers do pass

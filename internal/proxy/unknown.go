@@ -27,12 +27,14 @@ func (x *exchange) reconcile(seed [16]byte) {
 	}
 }
 
-// inquire sends GET reconcilePath with the key and what identifies the client.
+// inquire sends GET reconcilePath with the key, what identifies the client, and the reservation that a 404 lets execute.
 func (x *exchange) inquire() (answer *keystore.Answer, absent bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.route.timeout)
 	defer cancel()
 	defer context.AfterFunc(x.proxy.ending, cancel)()
-	header := http.Header{"User-Agent": nil, "Accept-Encoding": {"identity"}}
+	header := http.Header{
+		"User-Agent": nil, "Accept-Encoding": {"identity"}, headerReservation: {x.attempt()},
+	}
 	for _, name := range []string{x.route.KeyHeader, x.generation.identity.Header, "Authorization"} {
 		if values := x.r.Header[name]; len(values) > 0 {
 			header[name] = values
