@@ -44,8 +44,11 @@ func (b *bench) call(ctx context.Context) (*callers, error) {
 		}
 		c.stores = append(c.stores, store)
 	}
-	for i := range b.clients {
-		c.group.Go(func() { c.work(ctx, c.stores[i/perProxy], fmt.Sprintf("caller-%d", i)) })
+	for i, store := range c.stores {
+		holder := keystore.NewHolder()
+		for n := i * perProxy; n < min((i+1)*perProxy, b.clients); n++ {
+			c.group.Go(func() { c.work(ctx, store, holder, fmt.Sprintf("caller-%d", n)) })
+		}
 	}
 	return c, nil
 }
@@ -61,8 +64,7 @@ func (c *callers) stop() error {
 	return c.err
 }
 
-func (c *callers) work(ctx context.Context, store *postgres.Store, name string) {
-	holder := keystore.NewHolder()
+func (c *callers) work(ctx context.Context, store *postgres.Store, holder keystore.Holder, name string) {
 	body := make([]byte, 512)
 	for ctx.Err() == nil {
 		start := time.Now()

@@ -19,11 +19,13 @@ const (
 // round is what one round came to.
 type round struct {
 	seal, retire, delete time.Duration
+	// removal is what the file system takes for plain files of the size.
+	removal time.Duration
 	// quiet and during are the clients' 99th percentiles.
 	quiet, during time.Duration
 }
 
-// compare retires a day of entries while clients work, and deletes the same rows from a table of the same shape, in turns.
+// compare retires a day of entries, and deletes the same rows from a table of the same shape, in turns, both while clients work.
 func (b *bench) compare(ctx context.Context) error {
 	for _, keyspace := range []string{retired, deleted} {
 		if err := b.admin.EnsureKeyspace(ctx, keyspace, ""); err != nil {
@@ -41,8 +43,8 @@ func (b *bench) compare(ctx context.Context) error {
 		}
 		speedups = append(speedups, r.delete.Seconds()/r.retire.Seconds())
 		slowdowns = append(slowdowns, r.during.Seconds()/r.quiet.Seconds())
-		b.say("round %d: retired in %s (sealed before, in %s), deleted and vacuumed in %s; p99 of %d clients: quiet %s, during the drop %s",
-			n+1, r.retire.Round(time.Millisecond), r.seal.Round(time.Millisecond), r.delete.Round(time.Millisecond), b.clients, r.quiet, r.during)
+		b.say("round %d: retired in %s (sealed before, in %s; the files alone are removed in %s), deleted and vacuumed in %s; p99 of %d clients: quiet %s, during the drop %s",
+			n+1, r.retire.Round(time.Millisecond), r.seal.Round(time.Millisecond), r.removal.Round(time.Millisecond), r.delete.Round(time.Millisecond), b.clients, r.quiet, r.during)
 	}
 	b.figure("retention.retire.vs_delete", median(speedups), ">=", 100)
 	b.figure("retention.drop.p99_ratio", median(slowdowns), "<=", 1.5)
@@ -69,7 +71,26 @@ func (b *bench) round(ctx context.Context, day time.Time) (round, error) {
 	if err := b.load(ctx, deleted, copied); err != nil {
 		return r, err
 	}
-	if err := b.retire(ctx, part, &r); err != nil {
+	if _, err := b.pool.Exec(ctx, "CREATE INDEX ON idempotency."+copied.Relation+" (expires_at)"); err != nil {
+		return r, err
+	}
+	if _, err := b.pool.Exec(ctx, "CHECKPOINT"); err != nil {
+		return r, err
+	}
+	if err := b.cool(ctx, copied.Relation); err != nil {
+		return r, err
+	}
+	var err error
+	if r.removal, err = b.removal(ctx, part.Relation); err != nil {
+		return r, err
+	}
+	b.say("%d entries in each of two tables: measuring", b.entries)
+	callers, err := b.call(ctx)
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = callers.stop() }()
+	if err := b.retire(ctx, callers, part, &r); err != nil {
 		return r, err
 	}
 	start := time.Now()
@@ -77,7 +98,10 @@ func (b *bench) round(ctx context.Context, day time.Time) (round, error) {
 		return r, err
 	}
 	r.delete = time.Since(start)
-	_, err := b.pool.Exec(ctx, "DROP TABLE idempotency."+copied.Relation)
+	if err := callers.stop(); err != nil {
+		return r, err
+	}
+	_, err = b.pool.Exec(ctx, "DROP TABLE idempotency."+copied.Relation)
 	return r, err
 }
 
@@ -95,21 +119,12 @@ func (b *bench) load(ctx context.Context, keyspace string, part retention.Partit
 	if err != nil {
 		return fmt.Errorf("load entries: %w", err)
 	}
-	for _, sql := range []string{"VACUUM (ANALYZE) idempotency." + part.Relation, "CHECKPOINT"} {
-		if _, err := b.pool.Exec(ctx, sql); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = b.pool.Exec(ctx, "VACUUM (ANALYZE) idempotency."+part.Relation)
+	return err
 }
 
-// retire seals the partition, as a pass does when its day is over, and then retires it, as a pass does when its last window is: both among callers.
-func (b *bench) retire(ctx context.Context, part retention.Partition, r *round) error {
-	callers, err := b.call(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = callers.stop() }()
+// retire seals the partition, as a pass does when its day is over, and then retires it, as a pass does when its last window is.
+func (b *bench) retire(ctx context.Context, callers *callers, part retention.Partition, r *round) error {
 	start := time.Now()
 	if err := (retention.SystemClock{}).Wait(ctx, b.quiet); err != nil {
 		return err
@@ -119,7 +134,11 @@ func (b *bench) retire(ctx context.Context, part retention.Partition, r *round) 
 	if _, err := b.admin.Catalogue(retired).Do(ctx, retention.Step{Action: retention.Seal, Partition: part}); err != nil {
 		return fmt.Errorf("seal: %w", err)
 	}
-	r.seal, start = time.Since(start), time.Now()
+	r.seal = time.Since(start)
+	if err := b.cool(ctx, part.Relation); err != nil {
+		return err
+	}
+	start = time.Now()
 	if err := b.pass(ctx); err != nil {
 		return err
 	}
@@ -129,9 +148,7 @@ func (b *bench) retire(ctx context.Context, part retention.Partition, r *round) 
 		return err
 	}
 	during := callers.between(start, time.Now())
-	if err := callers.stop(); err != nil {
-		return err
-	}
+	var err error
 	if r.quiet, r.during, err = percentiles(quiet, during); err != nil {
 		return err
 	}
@@ -142,11 +159,8 @@ func (b *bench) retire(ctx context.Context, part retention.Partition, r *round) 
 	return nil
 }
 
-// deleteRows is the textbook: batches of 10,000 by an index on expires_at, then VACUUM.
+// deleteRows is the textbook: batches of 10,000 by the index on expires_at, then VACUUM.
 func (b *bench) deleteRows(ctx context.Context, table string) error {
-	if _, err := b.pool.Exec(ctx, "CREATE INDEX ON idempotency."+table+" (expires_at)"); err != nil {
-		return err
-	}
 	for rows := 0; ; {
 		tag, err := b.pool.Exec(ctx, `DELETE FROM idempotency.`+table+` WHERE ctid = ANY (ARRAY(
 			SELECT ctid FROM idempotency.`+table+` WHERE expires_at < now() ORDER BY expires_at LIMIT 10000))`)
