@@ -125,6 +125,7 @@ deploy: ## Install everything. A CRD that is still being deleted is waited for.
 .PHONY: undeploy
 undeploy: ## Remove every policy, while the manager is there to clean up behind them, then everything else.
 	@if [ -n "$$($(KUBECTL) get crd $(CRD) --ignore-not-found -o name)" ]; then \
+		$(KUBECTL) delete clusteridempotencypolicies --all --timeout=120s; \
 		$(KUBECTL) delete idempotencypolicies --all --all-namespaces --timeout=120s; \
 	fi
 	$(KUBECTL) delete --ignore-not-found -k config/default

@@ -26,8 +26,11 @@ const (
 
 // Reasons of ConditionReady, and of every condition that is True or not yet known.
 const (
-	ReasonReady      = "Ready"
-	ReasonAccepted   = "Accepted"
+	ReasonReady    = "Ready"
+	ReasonAccepted = "Accepted"
+	// ReasonOverridden, of ConditionAccepted being True: a policy that somebody wrote in the namespace takes precedence over the one that a
+	// ClusterIdempotencyPolicy put there, for pods that both select; the message names it.
+	ReasonOverridden = "Overridden"
 	ReasonHealthy    = "Healthy"
 	ReasonMaintained = "Maintained"
 	// ReasonNativeExpiry: Redis removes each entry by itself, and there are no partitions.
@@ -105,6 +108,24 @@ const (
 	ReasonConfigRefused = "ConfigRefused"
 	// ReasonSidecarsSilent, with status Unknown: sidecars cannot be asked; the message says what to allow.
 	ReasonSidecarsSilent = "SidecarsSilent"
+)
+
+// ConditionDistributed, of a ClusterIdempotencyPolicy, is True when every selected namespace has the policy as it is written.
+const ConditionDistributed = "Distributed"
+
+// Reasons of a ClusterIdempotencyPolicy's conditions, beside those that it shares with an IdempotencyPolicy.
+const (
+	ReasonDistributed = "Distributed"
+	// ReasonNoNamespaces: none is selected, and there is nothing to do.
+	ReasonNoNamespaces = "NoNamespaces"
+	// ReasonNameTaken: a policy that somebody wrote has the name that this one's would have; the message names the namespace.
+	ReasonNameTaken = "NameTaken"
+	// ReasonApplyFailed: the API server refuses a policy, or the copy of a Secret; the message says what it said.
+	ReasonApplyFailed = "ApplyFailed"
+	// ReasonNamespacesNotReady: the policy is there, and does not work in some namespaces; status.worst names them.
+	ReasonNamespacesNotReady = "NamespacesNotReady"
+	// ReasonSecretSyncNotAllowed: the operator does not run with the flag that allows to copy Secrets from there.
+	ReasonSecretSyncNotAllowed = "SecretSyncNotAllowed"
 )
 
 // ReasonBypassed: a Service reaches the app's own port; the message names it.

@@ -16,7 +16,7 @@ var GroupVersion = schema.GroupVersion{Group: "idempotency.dev", Version: "v1alp
 
 // AddToScheme registers the kinds of this package.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &IdempotencyPolicy{}, &IdempotencyPolicyList{})
+	scheme.AddKnownTypes(GroupVersion, &IdempotencyPolicy{}, &IdempotencyPolicyList{}, &ClusterIdempotencyPolicy{}, &ClusterIdempotencyPolicyList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

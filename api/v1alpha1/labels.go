@@ -17,6 +17,8 @@ const (
 	SidecarAnnotation = "idempotency.dev/sidecar"
 	// MovedAnnotation on an injected pod records what PortEnv or Redirect changed, so that it can be undone.
 	MovedAnnotation = "idempotency.dev/moved"
+	// ClusterPolicyLabel on a policy, or on a copy of a Secret, names the ClusterIdempotencyPolicy that it was made for.
+	ClusterPolicyLabel = "idempotency.dev/cluster-policy"
 	// RestartedAnnotation on a workload is the hash of the sidecar that the operator last restarted it for.
 	RestartedAnnotation = "idempotency.dev/restarted-for"
 	// Finalizer holds a policy with deletionPolicy Delete until its keyspace is dropped.

@@ -29,6 +29,8 @@ type Config struct {
 	LeaderElection bool
 	// AskSidecars: running sidecars are asked, at their admin port, which configuration they use.
 	AskSidecars bool
+	// SecretSyncFrom is the namespace whose Secrets ClusterIdempotencyPolicies may have copied into others; empty: they may not.
+	SecretSyncFrom string
 	// DrainDelay is how long the webhooks are served after the signal to end, while API servers turn to other replicas; 0: not at all.
 	DrainDelay time.Duration
 	// LogLevel of the program.
@@ -47,6 +49,7 @@ func parse(args []string, env func(string) string) (Config, error) {
 	flags.StringVar(&c.WebhookCertDir, "webhook-cert-dir", env("IDEMPOTENCY_WEBHOOK_CERT_DIR"), "directory with tls.crt and tls.key for the webhooks, which somebody else renews, such as cert-manager; default: IDEMPOTENCY_WEBHOOK_CERT_DIR, or the operator makes its own")
 	flags.BoolVar(&c.LeaderElection, "leader-elect", false, "let one of several managers reconcile; all serve webhooks")
 	flags.BoolVar(&c.AskSidecars, "ask-sidecars", true, "ask running sidecars, at their admin port, which configuration they use; without that Ready does not say")
+	flags.StringVar(&c.SecretSyncFrom, "secret-sync-from", "", "namespace whose Secrets a ClusterIdempotencyPolicy may have copied into the namespaces that it selects, with the rights of config/secretsync; default: no Secret is copied")
 	flags.DurationVar(&c.DrainDelay, "drain-delay", 10*time.Second, "how long webhooks are served after the signal to end, while API servers turn to other replicas")
 	flags.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
@@ -59,6 +62,8 @@ func parse(args []string, env func(string) string) (Config, error) {
 		return Config{}, errors.New("the operator's own namespace is needed: set --namespace or POD_NAMESPACE")
 	case c.SidecarImage == "":
 		return Config{}, errors.New("the sidecar's image is needed: set --sidecar-image")
+	case c.SecretSyncFrom == c.Namespace:
+		return Config{}, fmt.Errorf("--secret-sync-from %s is the operator's own namespace, whose Secrets are for nobody else: use another", c.SecretSyncFrom)
 	case c.DrainDelay < 0:
 		return Config{}, fmt.Errorf("--drain-delay %s is negative", c.DrainDelay)
 	case c.WebhookPort < 1 || c.WebhookPort > 65535:

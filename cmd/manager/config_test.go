@@ -26,16 +26,17 @@ func TestParse(t *testing.T) {
 		{reason: "what is needed, by flags", args: []string{"--namespace=idempotency-system", "--sidecar-image=proxy:1"}, want: whole},
 		{reason: "the namespace from the environment", args: []string{"--sidecar-image=proxy:1"}, env: map[string]string{"POD_NAMESPACE": "idempotency-system"}, want: whole},
 		{
-			reason: "everything", args: []string{"--namespace=a", "--sidecar-image=proxy:1", "--metrics-bind-address=0", "--health-probe-bind-address=:1", "--webhook-port=65535", "--webhook-cert-dir=/certs", "--leader-elect", "--drain-delay=1m", "--ask-sidecars=false", "--log-level=debug"},
+			reason: "everything", args: []string{"--namespace=a", "--sidecar-image=proxy:1", "--metrics-bind-address=0", "--health-probe-bind-address=:1", "--webhook-port=65535", "--webhook-cert-dir=/certs", "--leader-elect", "--drain-delay=1m", "--ask-sidecars=false", "--secret-sync-from=secrets", "--log-level=debug"},
 			want: with(func(c *Config) {
 				c.Namespace, c.MetricsAddress, c.ProbeAddress, c.WebhookPort, c.LeaderElection, c.LogLevel = "a", "0", ":1", 65535, true, slog.LevelDebug
-				c.WebhookCertDir = "/certs"
+				c.WebhookCertDir, c.SecretSyncFrom = "/certs", "secrets"
 				c.DrainDelay, c.AskSidecars = time.Minute, false
 			}),
 		},
 		{reason: "no namespace", args: []string{"--sidecar-image=proxy:1"}, fails: "POD_NAMESPACE"},
 		{reason: "no image", args: []string{"--namespace=a"}, fails: "--sidecar-image"},
 		{reason: "a negative delay", args: []string{"--namespace=a", "--sidecar-image=b", "--drain-delay=-1s"}, fails: "is negative"},
+		{reason: "the operator's own Secrets", args: []string{"--namespace=a", "--sidecar-image=b", "--secret-sync-from=a"}, fails: "the operator's own namespace"},
 		{reason: "port 0", args: []string{"--namespace=a", "--sidecar-image=b", "--webhook-port=0"}, fails: "not a port number"},
 		{reason: "one port too many", args: []string{"--namespace=a", "--sidecar-image=b", "--webhook-port=65536"}, fails: "not a port number"},
 		{reason: "another command", args: []string{"--namespace=a", "--sidecar-image=b", "serve"}, fails: `"serve"`},

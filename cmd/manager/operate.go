@@ -166,8 +166,13 @@ func assemble(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper,
 			return nil, fmt.Errorf("set up manager: %w", err)
 		}
 	}
+	clusterPolicies := &controller.ClusterPolicies{
+		Client: mgr.GetClient(), Events: mgr.GetEventRecorder(name), Clock: clock.RealClock{},
+		SidecarImage: c.SidecarImage, Namespace: c.Namespace, SecretsFrom: c.SecretSyncFrom,
+	}
 	for _, add := range []func() error{
 		func() error { return policies.SetupWithManager(mgr, wakes...) },
+		func() error { return clusterPolicies.SetupWithManager(mgr) }, //nolint:contextcheck // as below
 		func() error { return cleanup.SetupWithManager(mgr) },
 		func() error { return metrics.Registry.Register(cleanup.Metrics()) },
 		func() error { return keep(mgr, keeper) },

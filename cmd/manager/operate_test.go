@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	kubeyaml "k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,6 +61,29 @@ func installed(t *testing.T, directory string) []*unstructured.Unstructured {
 // the operator's service account. The webhooks are not reached there: nothing routes to Services.
 func startAPI(t *testing.T, change ...func(*envtest.APIServer)) (client.Client, string) {
 	t.Helper()
+	admin, config := startServer(t, change...)
+	account := &corev1.ServiceAccount{}
+	account.Namespace, account.Name = "idempotency-system", name
+	token := &authenticationv1.TokenRequest{}
+	if err := admin.SubResource("token").Create(t.Context(), account, token); err != nil {
+		t.Fatalf("log in as the operator: %v", err)
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: config.Host, CertificateAuthorityData: config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"operator": {Token: token.Status.Token}},
+		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: "operator"}},
+		CurrentContext: "test",
+	}, kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return admin, kubeconfig
+}
+
+// startServer does the first half of that, and returns how its administrator logs in.
+func startServer(t *testing.T, change ...func(*envtest.APIServer)) (client.Client, *rest.Config) {
+	t.Helper()
 	environment := &envtest.Environment{}
 	for _, f := range change {
 		f(environment.ControlPlane.GetAPIServer())
@@ -82,23 +106,7 @@ func startAPI(t *testing.T, change ...func(*envtest.APIServer)) (client.Client, 
 			t.Fatalf("create %s %s: %v", o.GetKind(), o.GetName(), err)
 		}
 	}
-	account := &corev1.ServiceAccount{}
-	account.Namespace, account.Name = "idempotency-system", name
-	token := &authenticationv1.TokenRequest{}
-	if err := admin.SubResource("token").Create(t.Context(), account, token); err != nil {
-		t.Fatalf("log in as the operator: %v", err)
-	}
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	err = clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: config.Host, CertificateAuthorityData: config.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"operator": {Token: token.Status.Token}},
-		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: "operator"}},
-		CurrentContext: "test",
-	}, kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return admin, kubeconfig
+	return admin, config
 }
 
 // transcript is a buffer for several writers.
@@ -200,7 +208,7 @@ func TestManifests(t *testing.T) {
 	if ports["webhook"] != int32(config.WebhookPort) || config.MetricsAddress != fmt.Sprintf(":%d", ports["metrics"]) || config.ProbeAddress != fmt.Sprintf(":%d", ports["probes"]) {
 		t.Errorf("ports %v, configuration %+v", ports, config)
 	}
-	paths := map[string]string{"inject.idempotency.dev": podwebhook.PodPath, "enforce.idempotency.dev": podwebhook.EnforcePath, "policy.idempotency.dev": podwebhook.PolicyPath}
+	paths := map[string]string{"inject.idempotency.dev": podwebhook.PodPath, "enforce.idempotency.dev": podwebhook.EnforcePath, "policy.idempotency.dev": podwebhook.PolicyPath, "clusterpolicy.idempotency.dev": podwebhook.ClusterPolicyPath}
 	check := func(webhook string, target *admissionv1.ServiceReference) {
 		if target.Name != service.Name || target.Namespace != service.Namespace || *target.Path != paths[webhook] || *target.Port != service.Spec.Ports[0].Port {
 			t.Errorf("webhook %s is sent to %+v", webhook, target)

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	admissionreviewv1 "k8s.io/api/admission/v1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -137,12 +136,12 @@ func requests(t *testing.T, file string) map[right][]int32 {
 	return asked
 }
 
-// TestRights shows that the rights in config/rbac are enough, and that without any single one of them a request that the operator makes is
-// forbidden. It runs the program with these rights, and brings about everything that the operator does in a cluster.
+// TestRights shows that the rights in config/rbac, and those in config/secretsync, are enough, and that without any single one of them a request
+// that the operator makes is forbidden. It runs the program with these rights, and brings about everything that the operator does in a cluster.
 func TestRights(t *testing.T) {
 	change, audit := audited(t)
 	admin, kubeconfig := startAPI(t, change)
-	o := operator(t, kubeconfig)
+	o := operator(t, kubeconfig, "--secret-sync-from=idempotency-secrets")
 	// seen waits until the operator has done something.
 	seen := func(group, resource, verb string) {
 		t.Helper()
@@ -167,7 +166,7 @@ func TestRights(t *testing.T) {
 	if strings.Contains(o.out.String(), "change-me") {
 		t.Error("the log has a part of a connection string")
 	}
-	granted := grantedRights(t)
+	granted, more := grantedRights(t), secretSyncRights(t, admin)
 	asked := requests(t, audit)
 	for need, codes := range asked {
 		if slices.Contains(codes, http.StatusForbidden) {
@@ -177,14 +176,20 @@ func TestRights(t *testing.T) {
 	if strings.Contains(o.out.String(), "forbidden") {
 		t.Errorf("the operator lacks a right:\n%s", o.out)
 	}
-	for i, r := range granted {
-		rest := slices.Delete(slices.Clone(granted), i, i+1)
+	needed := func(r right, rest []right) {
+		t.Helper()
 		need, found := onlyBy(r, rest, asked)
 		if !found {
 			t.Errorf("the operator may %s, and never does", r)
-			continue
+			return
 		}
 		take(t, admin, rest, need)
+	}
+	for i, r := range granted {
+		needed(r, slices.Delete(slices.Clone(granted), i, i+1))
+	}
+	for i, r := range more {
+		needed(r, slices.Concat(granted, slices.Delete(slices.Clone(more), i, i+1)))
 	}
 }
 
@@ -248,37 +253,6 @@ func grantedRights(t *testing.T) []right {
 	return granted
 }
 
-// TestUserRoles shows what whoever may view, edit or administer a namespace may do with its policies: never write what the operator saw.
-func TestUserRoles(t *testing.T) {
-	reading := []string{"get", "list", "watch"}
-	all := []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
-	aggregated := map[string]map[string][]string{} // by role and resource
-	for _, o := range installed(t, "rbac") {
-		var role rbacv1.ClusterRole
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &role); err != nil || o.GetKind() != "ClusterRole" {
-			continue
-		}
-		for _, to := range []string{"view", "edit", "admin"} {
-			if role.Labels["rbac.authorization.k8s.io/aggregate-to-"+to] != "true" {
-				continue
-			}
-			for _, r := range rightsIn("", role.Rules) {
-				if aggregated[to] == nil {
-					aggregated[to] = map[string][]string{}
-				}
-				verbs := append(aggregated[to][r.resource+"."+r.group], r.verb)
-				slices.Sort(verbs)
-				aggregated[to][r.resource+"."+r.group] = verbs
-			}
-		}
-	}
-	read := map[string][]string{"idempotencypolicies.idempotency.dev": reading, "idempotencypolicies/status.idempotency.dev": reading}
-	write := map[string][]string{"idempotencypolicies.idempotency.dev": all, "idempotencypolicies/status.idempotency.dev": reading}
-	if diff := cmp.Diff(map[string]map[string][]string{"view": read, "edit": write, "admin": write}, aggregated); diff != "" {
-		t.Errorf("roles differ (-want +got):\n%s", diff)
-	}
-}
-
 // damageCertificate makes the operator write its certificate again.
 func damageCertificate(t *testing.T, admin client.Client) {
 	t.Helper()
@@ -338,13 +312,16 @@ func scrape(t *testing.T, admin client.Client, o *operating) {
 	})
 }
 
+func validatingWebhook() *admissionv1.ValidatingWebhookConfiguration {
+	return &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
 // lead takes a policy through its life.
 func lead(t *testing.T, admin client.Client, o *operating) {
 	t.Helper()
 	ctx := t.Context()
 	// The validating webhook cannot be reached in this test, and refuses every policy as long as it is there.
-	validating := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := admin.Delete(ctx, validating); err != nil {
+	if err := admin.Delete(ctx, validatingWebhook()); err != nil {
 		t.Fatal(err)
 	}
 	for _, object := range installed(t, "samples") {
@@ -392,6 +369,7 @@ func lead(t *testing.T, admin client.Client, o *operating) {
 		}
 		return nil
 	})
+	leadCluster(t, admin, o, p)
 	if err := admin.Delete(ctx, p); err != nil {
 		t.Fatal(err)
 	}
@@ -459,16 +437,16 @@ type operating struct {
 	stop func()
 }
 
-// operator runs the program with the kubeconfig's rights.
-func operator(t *testing.T, kubeconfig string) *operating {
+// operator runs the program with the kubeconfig's rights, and more arguments.
+func operator(t *testing.T, kubeconfig string, more ...string) *operating {
 	t.Helper()
 	t.Setenv("KUBECONFIG", kubeconfig)
 	o := &operating{probes: freePort(t), metrics: freePort(t), webhook: freePort(t), ended: make(chan error, 1), out: &transcript{}}
 	ctx, cancel := context.WithCancel(context.Background())
-	args := []string{
+	args := append([]string{
 		"--namespace=idempotency-system", "--sidecar-image=proxy:1", "--leader-elect", "--metrics-bind-address=127.0.0.1:" + o.metrics,
 		"--health-probe-bind-address=127.0.0.1:" + o.probes, "--webhook-port=" + o.webhook, "--drain-delay=0s",
-	}
+	}, more...)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,10 +34,11 @@ func (r *Policies) accept(ctx context.Context, p *pass) error {
 		return err
 	}
 	p.dsn, p.adminDSN = dsns[0], dsns[1]
-	switch winner := conflict(p); {
-	case winner != "":
+	p.winner = conflict(p)
+	switch {
+	case p.winner != nil && !p.overridden():
 		p.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonConflicted,
-			fmt.Sprintf("policy %q is older and selects the same pods: delete one of the two, or make their selectors exclude each other", winner))
+			fmt.Sprintf("policy %q is older and selects the same pods: delete one of the two, or make their selectors exclude each other", p.winner.Name))
 	case p.keyspaceWasTaken():
 		// It stays so until the store says otherwise.
 	default:
@@ -60,8 +62,23 @@ func (r *Policies) acceptKeys(ctx context.Context, p *pass) error {
 			return err
 		}
 	}
-	p.set(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "The policy is valid and in force.")
+	p.inForce()
 	return nil
+}
+
+// inForce says that the policy is accepted.
+func (p *pass) inForce() {
+	if p.overridden() {
+		p.set(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonOverridden,
+			fmt.Sprintf("Policy %q, which somebody wrote in this namespace, takes precedence for the pods that both select.", p.winner.Name))
+		return
+	}
+	p.set(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "The policy is valid and in force.")
+}
+
+// overridden: the policy was made for a ClusterIdempotencyPolicy, and gives way to one that somebody wrote, as it should.
+func (p *pass) overridden() bool {
+	return p.winner != nil && policy.ClusterPolicyOf(p.policy) != "" && policy.ClusterPolicyOf(p.winner) == ""
 }
 
 // invalid says what keeps the policy from working, or nothing.
@@ -75,17 +92,24 @@ func (r *Policies) invalid(p *v1alpha1.IdempotencyPolicy) string {
 	return ""
 }
 
-// conflict names the oldest policy that takes pods away from this one, or that would take every pod since it selects by the same rule.
-func conflict(p *pass) string {
+// conflict is the first of the policies that take pods away from this one, or that would take every pod since they select by the same rule. It is
+// one with which there is a quarrel, if there is any; else one that overrides this one.
+func conflict(p *pass) *v1alpha1.IdempotencyPolicy {
 	var first *v1alpha1.IdempotencyPolicy
+	quarrel := func(winner *v1alpha1.IdempotencyPolicy) int {
+		if (policy.ClusterPolicyOf(winner) == "") == (policy.ClusterPolicyOf(p.policy) == "") {
+			return 0
+		}
+		return 1
+	}
 	lost := func(winner *v1alpha1.IdempotencyPolicy) {
-		if winner.UID != p.policy.UID && (first == nil || older(winner, first)) {
+		if winner.UID != p.policy.UID && (first == nil || cmp.Or(quarrel(winner)-quarrel(first), policy.Precedence(winner, first)) < 0) {
 			first = winner
 		}
 	}
 	for i := range p.siblings {
 		other := &p.siblings[i]
-		if other.DeletionTimestamp == nil && older(other, p.policy) && equality.Semantic.DeepEqual(other.Spec.Selector, p.policy.Spec.Selector) {
+		if other.DeletionTimestamp == nil && policy.Precedence(other, p.policy) < 0 && equality.Semantic.DeepEqual(other.Spec.Selector, p.policy.Spec.Selector) {
 			lost(other)
 		}
 	}
@@ -97,18 +121,7 @@ func conflict(p *pass) string {
 			}
 		}
 	}
-	if first == nil {
-		return ""
-	}
-	return first.Name
-}
-
-// older is the order by which policy.Select decides.
-func older(a, b *v1alpha1.IdempotencyPolicy) bool {
-	if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
-		return c < 0
-	}
-	return a.Name < b.Name
+	return first
 }
 
 // conflicted: an older policy has pods that this one selects. What holds for the pods that are left is not the whole truth.
@@ -131,6 +144,6 @@ func (p *pass) keyspaceWasTaken() bool {
 // keyspaceOurs takes back what keyspaceTaken said.
 func (p *pass) keyspaceOurs() {
 	if p.keyspaceWasTaken() {
-		p.set(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "The policy is valid and in force.")
+		p.inForce()
 	}
 }

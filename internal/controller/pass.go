@@ -4,6 +4,7 @@ package controller
 
 import (
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,6 +40,8 @@ type pass struct {
 	status v1alpha1.IdempotencyPolicyStatus
 	// dsn and adminDSN are those of the sidecar and of the operator; empty unless the policy is valid and its Secrets are there.
 	dsn, adminDSN string
+	// winner is a policy that takes pods away from this one; nil: none does.
+	winner *v1alpha1.IdempotencyPolicy
 	// revision names the configuration that the policy compiles to; empty while it cannot be compiled.
 	revision string
 	// restored: what was in the cluster was another configuration, of an earlier generation or by somebody else.
@@ -49,12 +52,21 @@ type pass struct {
 
 // set writes a condition.
 func (p *pass) set(condition string, status metav1.ConditionStatus, reason, message string) {
-	if len(message) > maxMessage {
-		message = message[:maxMessage-3] + "..."
-	}
-	meta.SetStatusCondition(&p.status.Conditions, metav1.Condition{
-		Type: condition, Status: status, Reason: reason, Message: message, ObservedGeneration: p.policy.Generation,
+	setCondition(&p.status.Conditions, p.policy.Generation, condition, status, reason, message)
+}
+
+func setCondition(conditions *[]metav1.Condition, generation int64, condition string, status metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(conditions, metav1.Condition{
+		Type: condition, Status: status, Reason: reason, Message: cut(message, maxMessage), ObservedGeneration: generation,
 	})
+}
+
+// cut shortens a message to at most so many bytes.
+func cut(message string, most int) string {
+	if len(message) <= most {
+		return message
+	}
+	return strings.ToValidUTF8(message[:most-len("...")], "") + "..."
 }
 
 func (p *pass) condition(condition string) *metav1.Condition {

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
@@ -27,15 +29,18 @@ func (r *Policies) write(ctx context.Context, stored *v1alpha1.IdempotencyPolicy
 	if err := r.Client.Status().Patch(ctx, changed, patch, client.FieldOwner(fieldOwner)); err != nil {
 		return fmt.Errorf("patch status: %w", err)
 	}
-	for i := range status.Conditions {
-		r.tell(stored, &status.Conditions[i])
-	}
+	tell(r.Events, stored, stored.Status.Conditions, status.Conditions)
 	return nil
 }
 
-// tell records an event when a condition became False, changed its reason, or recovered.
-func (r *Policies) tell(stored *v1alpha1.IdempotencyPolicy, now *metav1.Condition) {
-	before := meta.FindStatusCondition(stored.Status.Conditions, now.Type)
+// tell records an event for each condition that became False, changed its reason, or recovered.
+func tell(recorder events.EventRecorder, about runtime.Object, before, now []metav1.Condition) {
+	for i := range now {
+		tellOne(recorder, about, meta.FindStatusCondition(before, now[i].Type), &now[i])
+	}
+}
+
+func tellOne(recorder events.EventRecorder, about runtime.Object, before, now *metav1.Condition) {
 	if before != nil && before.Status == now.Status && before.Reason == now.Reason {
 		return
 	}
@@ -43,8 +48,8 @@ func (r *Policies) tell(stored *v1alpha1.IdempotencyPolicy, now *metav1.Conditio
 	case now.Type == v1alpha1.ConditionReady || now.Type == v1alpha1.ConditionReconciling || now.Type == v1alpha1.ConditionStalled:
 		// They repeat the others.
 	case now.Status == metav1.ConditionFalse:
-		r.Events.Eventf(stored, nil, corev1.EventTypeWarning, now.Reason, now.Type, "%s", now.Message)
+		recorder.Eventf(about, nil, corev1.EventTypeWarning, now.Reason, now.Type, "%s", now.Message)
 	case now.Status == metav1.ConditionTrue && before != nil && before.Status == metav1.ConditionFalse:
-		r.Events.Eventf(stored, nil, corev1.EventTypeNormal, now.Reason, now.Type, "%s", now.Message)
+		recorder.Eventf(about, nil, corev1.EventTypeNormal, now.Reason, now.Type, "%s", now.Message)
 	}
 }

@@ -41,11 +41,12 @@ func CachedObjects() map[client.Object]cache.ByObject {
 	}
 	strip := cache.TransformStripManagedFields()
 	return map[client.Object]cache.ByObject{
-		&v1alpha1.IdempotencyPolicy{}: {Transform: strip},
-		&corev1.Pod{}:                 {Transform: StripPod},
-		&corev1.ConfigMap{}:           {Label: ours, Transform: strip},
-		&corev1.Service{}:             {Transform: strip},
-		&discoveryv1.EndpointSlice{}:  {Label: labels.NewSelector().Add(*byOthers), Transform: strip},
+		&v1alpha1.IdempotencyPolicy{}:        {Transform: strip},
+		&v1alpha1.ClusterIdempotencyPolicy{}: {Transform: strip},
+		&corev1.Pod{}:                        {Transform: StripPod},
+		&corev1.ConfigMap{}:                  {Label: ours, Transform: strip},
+		&corev1.Service{}:                    {Transform: strip},
+		&discoveryv1.EndpointSlice{}:         {Label: labels.NewSelector().Add(*byOthers), Transform: strip},
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/clock"
@@ -40,6 +41,12 @@ type world struct {
 	database, admin, sidecar string
 	adminRole, sidecarRole   string
 	stores                   *Stores
+	// others are the namespaces beside its own that the controllers see; with any, cluster policies are reconciled, too.
+	others []string
+	// name is what this test's cluster policies are labelled.
+	name string
+	// secretsFrom is the namespace that Secrets may be copied from.
+	secretsFrom string
 	// passes counts how often a policy was looked at.
 	passes *maintained
 }
@@ -101,9 +108,20 @@ func (w *world) exec(sql string) { pgtest.Exec(w.t, w.database, sql) }
 func (w *world) run(clk clock.Clock, whole bool) {
 	w.t.Helper()
 	skip := true
+	seen := map[string]cache.Config{w.namespace: {}}
+	for _, other := range w.others {
+		seen[other] = cache.Config{}
+	}
+	objects := CachedObjects()
+	for object, by := range objects {
+		if _, is := object.(*v1alpha1.ClusterIdempotencyPolicy); is {
+			by.Label = labels.SelectorFromSet(labels.Set{"test": w.name})
+			objects[object] = by
+		}
+	}
 	mgr, err := ctrl.NewManager(server.config, ctrl.Options{
 		Scheme:     server.scheme,
-		Cache:      cache.Options{ByObject: CachedObjects(), DefaultNamespaces: map[string]cache.Config{w.namespace: {}}},
+		Cache:      cache.Options{ByObject: objects, DefaultNamespaces: seen},
 		Client:     client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: &skip},
@@ -130,6 +148,12 @@ func (w *world) run(clk clock.Clock, whole bool) {
 	}
 	if err := policies.SetupWithManager(mgr, wakes...); err != nil {
 		w.t.Fatal(err)
+	}
+	if len(w.others) > 0 {
+		clusterPolicies := &ClusterPolicies{Client: mgr.GetClient(), Events: policies.Events, Clock: clk, SidecarImage: sidecarImage, SecretsFrom: w.secretsFrom}
+		if err := clusterPolicies.SetupWithManager(mgr); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -66,8 +66,8 @@ func ConfigMapName(p *v1alpha1.IdempotencyPolicy) string {
 	return strings.TrimRight(name[:maxNameLength-len(suffix)], ".-") + suffix
 }
 
-// Select chooses the policy for a pod with podLabels among policies, which are all of the pod's namespace: the oldest of those that select it,
-// by name among equals. The others that select it are losers, in the same order. A policy that is being deleted does not count, nor does
+// Select chooses the policy for a pod with podLabels among policies, which are all of the pod's namespace: of those that select it the one that
+// takes precedence. The others that select it are losers, in that order. A policy that is being deleted does not count, nor does
 // one whose selector is empty or not valid. The results point into policies.
 func Select(policies []v1alpha1.IdempotencyPolicy, podLabels map[string]string) (winner *v1alpha1.IdempotencyPolicy, losers []*v1alpha1.IdempotencyPolicy) {
 	var matching []*v1alpha1.IdempotencyPolicy
@@ -79,10 +79,20 @@ func Select(policies []v1alpha1.IdempotencyPolicy, podLabels map[string]string) 
 	if len(matching) == 0 {
 		return nil, nil
 	}
-	slices.SortStableFunc(matching, func(a, b *v1alpha1.IdempotencyPolicy) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortStableFunc(matching, Precedence)
 	return matching[0], matching[1:]
+}
+
+// Precedence is negative where a takes precedence over b, in one namespace: a policy that somebody wrote over one that was made for a
+// ClusterIdempotencyPolicy, then the older one, then by name.
+func Precedence(a, b *v1alpha1.IdempotencyPolicy) int {
+	made := func(p *v1alpha1.IdempotencyPolicy) int {
+		if ClusterPolicyOf(p) != "" {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(made(a)-made(b), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
 // selects reports whether the policy's selector is neither empty nor invalid, and matches. Few of thousands do: a labels.Selector, which is

@@ -28,14 +28,20 @@ func (v *policyValidator) ValidateCreate(_ context.Context, p *v1alpha1.Idempote
 	policy.Default(p)
 	errs := policy.Validate(p)
 	if len(errs) == 0 {
-		if refusal := inject.FromPolicy(p, v.image).Validate(); refusal != nil {
-			errs = append(errs, field.Invalid(field.NewPath("spec", "sidecar"), field.OmitValueType{}, refusal.Message))
-		}
+		errs = unfit(p, v.image)
 	}
 	if len(errs) > 0 {
 		return nil, apierrors.NewInvalid(v1alpha1.GroupVersion.WithKind("IdempotencyPolicy").GroupKind(), p.Name, errs)
 	}
 	return warnings(p), nil
+}
+
+// unfit says why the sidecar of a policy that is valid otherwise could not be injected.
+func unfit(p *v1alpha1.IdempotencyPolicy, image string) field.ErrorList {
+	if refusal := inject.FromPolicy(p, image).Validate(); refusal != nil {
+		return field.ErrorList{field.Invalid(field.NewPath("spec", "sidecar"), field.OmitValueType{}, refusal.Message)}
+	}
+	return nil
 }
 
 // ValidateUpdate lets through what leaves the spec alone, and everything about a policy that is being deleted: a finalizer can

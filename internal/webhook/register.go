@@ -27,6 +27,8 @@ const (
 	EnforcePath = "/enforce-v1-pod"
 	// PolicyPath validates policies.
 	PolicyPath = "/validate-idempotency-dev-v1alpha1-idempotencypolicy"
+	// ClusterPolicyPath validates cluster policies.
+	ClusterPolicyPath = "/validate-idempotency-dev-v1alpha1-clusteridempotencypolicy"
 )
 
 // selectorIndex is the field by which the cache finds the policies that a pod's labels can mean.
@@ -85,5 +87,6 @@ func Register(mgr ctrl.Manager, o Options) error {
 	server.Register(PodPath, &admission.Webhook{Handler: &pods})
 	server.Register(EnforcePath, &admission.Webhook{Handler: &enforced})
 	server.Register(PolicyPath, admission.WithValidator(mgr.GetScheme(), &policyValidator{image: o.SidecarImage}))
+	server.Register(ClusterPolicyPath, admission.WithValidator(mgr.GetScheme(), &clusterPolicyValidator{image: o.SidecarImage}))
 	return nil
 }
