@@ -49,7 +49,6 @@ const (
 )
 
 // IdempotencyPolicySpec is what the platform team asks for.
-// +kubebuilder:validation:XValidation:rule="has(self.keyspace) == has(oldSelf.keyspace) && (!has(self.keyspace) || self.keyspace == oldSelf.keyspace)",message="keyspace cannot change: entries recorded under the old name would no longer be found, and a retry would execute again; create a new policy instead"
 // +kubebuilder:validation:XValidation:rule="has(self.client.header) == has(oldSelf.client.header) && (!has(self.client.header) || self.client.header.lowerAscii() == oldSelf.client.header.lowerAscii()) && has(self.client.authorization) == has(oldSelf.client.authorization) && has(self.client.jwt) == has(oldSelf.client.jwt) && (!has(self.client.jwt) || self.client.jwt.issuer == oldSelf.client.jwt.issuer && self.client.jwt.claim == oldSelf.client.jwt.claim)",message="how a client is known cannot change: entries recorded for the old name of a client would no longer be found, and a retry would execute again; create a new policy instead"
 // +kubebuilder:validation:XValidation:rule="!has(self.store.postgres) || !has(oldSelf.store.postgres) || self.store.postgres.schema == oldSelf.store.postgres.schema",message="store.postgres.schema cannot change: entries recorded in the old schema would no longer be found, and a retry would execute again; create a new policy instead"
 // +kubebuilder:validation:XValidation:rule="!has(self.consumers) || size(self.consumers) == 0 || has(self.store.postgres)",message="consumers need store.postgres: Redis has no transaction that a consumer's effect could be part of"
@@ -70,7 +69,8 @@ type IdempotencyPolicySpec struct {
 	Store Store `json:"store"`
 
 	// keyspace names the set of entries that must not collide. Default: <namespace>.<name>.
-	// Policies that write the same keyspace on the same store share it, across namespaces and clusters. It cannot be changed.
+	// Policies that write the same keyspace on the same store share it, across namespaces and clusters. It can be changed with
+	// the annotation idempotency.dev/abandon-entries only, nor can the kind of store: entries recorded before are no longer found then.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`

@@ -23,6 +23,9 @@ const (
 	RestartedAnnotation = "idempotency.dev/restarted-for"
 	// Finalizer holds a policy with deletionPolicy Delete until its keyspace is dropped.
 	Finalizer = "idempotency.dev/keyspace"
+	// AbandonAnnotation on a policy lets its keyspace or the kind of its store change. Its value names what is lost by that: the kind of the store and the
+	// keyspace as they were, such as Postgres/shop.payments. Once they are others, it means nothing any more.
+	AbandonAnnotation = "idempotency.dev/abandon-entries"
 	// ReleaseAnnotation on a policy that is being deleted, with the value "true", gives up on dropping its keyspace and lets the policy go.
 	ReleaseAnnotation = "idempotency.dev/release-keyspace"
 )

@@ -5,11 +5,15 @@ package controller
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
 	"github.com/idempotency-dev/operator/internal/inject"
@@ -21,6 +25,14 @@ import (
 func (r *Policies) accept(ctx context.Context, p *pass) error {
 	if message := r.invalid(p.policy); message != "" {
 		p.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalid, message)
+		return nil
+	}
+	moved, err := r.moved(ctx, p.policy)
+	if err != nil {
+		return err
+	}
+	if moved != "" {
+		p.set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalid, moved)
 		return nil
 	}
 	dsns, err := r.Stores.DSNs(ctx, p.policy.Namespace, policy.SidecarDSN(p.policy), policy.AdminDSN(p.policy))
@@ -90,6 +102,27 @@ func (r *Policies) invalid(p *v1alpha1.IdempotencyPolicy) string {
 		return refusal.Error()
 	}
 	return ""
+}
+
+// moved says that sidecars were told to keep entries elsewhere than the policy says now, which nobody gave up. The webhook refuses such a change;
+// this is for the case that it was bypassed. What tells is the configuration that sidecars have.
+func (r *Policies) moved(ctx context.Context, p *v1alpha1.IdempotencyPolicy) (string, error) {
+	found := &corev1.ConfigMap{}
+	err := r.Client.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: policy.ConfigMapName(p)}, found)
+	if client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("get configmap: %w", err)
+	}
+	var told struct {
+		Keyspace string
+		Store    struct{ Type string }
+	}
+	if err != nil || !metav1.IsControlledBy(found, p) || json.Unmarshal([]byte(found.Data[configKey]), &told) != nil || told.Keyspace == "" {
+		return "", nil //nolint:nilerr // what is no configuration of this policy's tells nothing, and is written anew
+	}
+	if errs := policy.ValidateMove(policy.EntriesIn(told.Store.Type, told.Keyspace), p); len(errs) > 0 {
+		return errs.ToAggregate().Error(), nil
+	}
+	return "", nil
 }
 
 // conflict is the first of the policies that take pods away from this one, or that would take every pod since they select by the same rule. It is

@@ -140,6 +140,39 @@ func TestAcceptedKeyspaceTaken(t *testing.T) {
 	other.await("sharing", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady)
 }
 
+// TestMoveIsRefused: no webhook runs here, as when one is bypassed. Sidecars are told to look for entries elsewhere only when somebody gives up
+// those that there are.
+func TestMoveIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	p := w.policy("payments", nil)
+	w.await("payments", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady)
+	before := w.configMap("payments").Data[configKey]
+	from := "Postgres/" + w.namespace + ".payments"
+	for _, edit := range []string{
+		`{"spec":{"keyspace":"other"}}`,
+		`{"metadata":{"annotations":{"idempotency.dev/abandon-entries":"Postgres/other"}},"spec":{"mode":"Audit"}}`,
+		`{"spec":{"keyspace":null,"store":{"postgres":null,"redis":{"dsnSecretRef":{"name":"db"}}}}}`,
+	} {
+		w.edit(p, edit)
+		if message := w.await("payments", v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalid); !strings.Contains(message, v1alpha1.AbandonAnnotation+"="+from) {
+			t.Errorf("after %s the message %q does not say what would be lost", edit, message)
+		}
+		if now := w.configMap("payments").Data[configKey]; now != before {
+			t.Errorf("after %s sidecars are told %s", edit, now)
+		}
+	}
+	w.edit(p, `{"spec":{"keyspace":"other","store":{"redis":null,"postgres":{"dsnSecretRef":{"name":"db"},"adminDSNSecretRef":{"name":"db","key":"admin-dsn"}}}}}`)
+	w.edit(p, `{"metadata":{"annotations":{"idempotency.dev/abandon-entries":"`+from+`"}}}`)
+	w.await("payments", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady)
+	if names := w.keyspaces(); len(names) != 2 {
+		t.Errorf("keyspaces are %v", names)
+	}
+	// The consent is for that way only.
+	w.edit(p, `{"spec":{"keyspace":null}}`)
+	w.await("payments", v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalid)
+}
+
 // pod makes a pod with the port http, changed by change.
 func (w *world) pod(name string, labels map[string]string, change func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()

@@ -128,12 +128,9 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestIdentityIsImmutable changes what entries are found by.
+// TestIdentityIsImmutable changes what entries are found by. Keyspace and kind of store are for the webhook, and for TestMoveIsRefused.
 func TestIdentityIsImmutable(t *testing.T) {
 	for _, tt := range []struct{ before, after, reason string }{
-		{before: `keyspace: a`, after: `keyspace: b`, reason: "renamed"},
-		{before: ``, after: `keyspace: b`, reason: "named later"},
-		{before: `keyspace: a`, after: `keyspace: null`, reason: "taken away"},
 		{before: `client: {header: X-A}`, after: `client: {header: X-B}`, reason: "clients known by another header"},
 		{before: `client: {header: X-A}`, after: `client: {authorization: {}}`, reason: "clients known by their credentials"},
 		{before: `client: {authorization: {}}`, after: `client: {shared: {}}`, reason: "clients no longer told apart"},

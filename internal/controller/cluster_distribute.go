@@ -94,6 +94,12 @@ func (r *ClusterPolicies) settle(ctx context.Context, p *clusterPass, at *place)
 		changed.Labels = map[string]string{}
 	}
 	maps.Copy(changed.Labels, wanted.Labels)
+	if from := policy.Entries(at.made); from != policy.Entries(changed) { // somebody moved them, and they are where they were before
+		if changed.Annotations == nil {
+			changed.Annotations = map[string]string{}
+		}
+		changed.Annotations[v1alpha1.AbandonAnnotation] = from
+	}
 	if equality.Semantic.DeepEqual(at.made, changed) {
 		return nil
 	}

@@ -26,6 +26,17 @@ func Keyspace(p *v1alpha1.IdempotencyPolicy) string {
 	return p.Namespace + "." + p.Name
 }
 
+// Entries names where the entries of p are: the kind of its store, a slash and its keyspace.
+func Entries(p *v1alpha1.IdempotencyPolicy) string {
+	if p.Spec.Store.Redis != nil {
+		return EntriesIn("Redis", Keyspace(p))
+	}
+	return EntriesIn("Postgres", Keyspace(p))
+}
+
+// EntriesIn is what Entries is made of.
+func EntriesIn(store, keyspace string) string { return store + "/" + keyspace }
+
 // SidecarDSN is the reference to the connection string of the sidecar. It is empty without a store.
 func SidecarDSN(p *v1alpha1.IdempotencyPolicy) v1alpha1.SecretKeyRef {
 	switch store := p.Spec.Store; {

@@ -34,6 +34,20 @@ func Validate(p *v1alpha1.IdempotencyPolicy) field.ErrorList {
 	return append(errs, validateSidecar(spec.Child("sidecar"), p.Spec.Sidecar)...)
 }
 
+// ValidateMove refuses a policy whose entries were in from and would be elsewhere, unless it says by an annotation that it gives them up.
+func ValidateMove(from string, p *v1alpha1.IdempotencyPolicy) field.ErrorList {
+	if Entries(p) == from || p.Annotations[v1alpha1.AbandonAnnotation] == from {
+		return nil
+	}
+	at := field.NewPath("spec", "keyspace")
+	if store, _, _ := strings.Cut(from, "/"); store != strings.SplitN(Entries(p), "/", 2)[0] {
+		at = field.NewPath("spec", "store")
+	}
+	return field.ErrorList{field.Forbidden(at, fmt.Sprintf(
+		"entries recorded in %s would no longer be found in %s, and a retry would execute again: leave it, or create a new policy; or annotate this one %s=%s to give them up",
+		from, Entries(p), v1alpha1.AbandonAnnotation, from))}
+}
+
 // oneOf refuses a value that is not among allowed.
 func oneOf[T ~string](at *field.Path, value T, allowed ...T) field.ErrorList {
 	if slices.Contains(allowed, value) {

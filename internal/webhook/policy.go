@@ -50,6 +50,9 @@ func (v *policyValidator) ValidateUpdate(ctx context.Context, old, p *v1alpha1.I
 	if p.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, p.Spec) {
 		return nil, nil
 	}
+	if errs := policy.ValidateMove(policy.Entries(old), p); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(v1alpha1.GroupVersion.WithKind("IdempotencyPolicy").GroupKind(), p.Name, errs)
+	}
 	return v.ValidateCreate(ctx, p)
 }
 

@@ -73,6 +73,42 @@ func TestPolicyUpdate(t *testing.T) {
 	}
 }
 
+// TestPolicyMove: where entries are changes only when somebody says what is lost.
+func TestPolicyMove(t *testing.T) {
+	in := func(keyspace string, redis bool, abandons string) *v1alpha1.IdempotencyPolicy {
+		p := injecttest.Policy()
+		p.Namespace, p.Name, p.Spec.Keyspace = "shop", "payments", keyspace
+		if redis {
+			p.Spec.Store = v1alpha1.Store{Redis: &v1alpha1.RedisStore{DSNSecretRef: v1alpha1.SecretKeyRef{Name: "db"}}}
+		}
+		if abandons != "" {
+			p.Annotations = map[string]string{v1alpha1.AbandonAnnotation: abandons}
+		}
+		return p
+	}
+	for _, row := range []struct {
+		why      string
+		old, now *v1alpha1.IdempotencyPolicy
+		refused  string
+	}{
+		{"another keyspace", in("a", false, ""), in("b", false, ""), "spec.keyspace"},
+		{"a keyspace, named later", in("", false, ""), in("b", false, ""), v1alpha1.AbandonAnnotation + "=Postgres/shop.payments"},
+		{"a keyspace, no longer named", in("a", false, ""), in("", false, ""), "spec.keyspace"},
+		{"another kind of store", in("a", false, ""), in("a", true, ""), "spec.store"},
+		{"given up", in("a", false, ""), in("b", false, "Postgres/a"), ""},
+		{"given up, with the store", in("a", false, ""), in("a", true, "Postgres/a"), ""},
+		{"back, by the consent to the way there", in("b", false, "Postgres/a"), in("a", false, "Postgres/a"), "spec.keyspace"},
+		{"other entries are given up", in("a", false, ""), in("b", false, "Postgres/b"), "spec.keyspace"},
+		{"those of the other store are given up", in("a", true, ""), in("b", true, "Postgres/a"), "spec.keyspace"},
+		{"the kind is changed back to where it was", in("a", true, ""), in("a", false, "Redis/a"), ""},
+	} {
+		_, err := (&policyValidator{image: injecttest.DefaultImage}).ValidateUpdate(t.Context(), row.old, row.now)
+		if (err != nil) != (row.refused != "") || err != nil && !strings.Contains(err.Error(), row.refused) {
+			t.Errorf("%s: %v, want %q", row.why, err, row.refused)
+		}
+	}
+}
+
 // TestPolicyWarnings tell what a valid policy gives up.
 func TestPolicyWarnings(t *testing.T) {
 	for _, row := range []struct {
