@@ -43,12 +43,16 @@ func (s *Store) call(ctx context.Context, sql string, args func(repeated bool) [
 
 // judge says whether to try again after err, and whether the failed attempt may have taken effect.
 func (s *Store) judge(err error) (again, uncertain bool) {
+	var connect *pgconn.ConnectError
+	if errors.As(err, &connect) {
+		return false, false
+	}
+	if isFatal(err) { // the server, or a pooler, has ended our connection: while it was idle, or perhaps while a commit waits for its standby
+		return true, true
+	}
 	switch codeOf(err) {
 	case "":
-		var connect *pgconn.ConnectError
-		return !errors.As(err, &connect), !pgconn.SafeToRetry(err)
-	case "57P01", "57P02": // the server ends our connection, perhaps while a commit waits for its standby
-		return true, true
+		return true, !pgconn.SafeToRetry(err)
 	case unknownStatement, duplicateStatement:
 		s.pooler.Store(true)
 		return true, false

@@ -36,6 +36,12 @@ func codeOf(err error) string {
 	return ""
 }
 
+// isFatal: whoever said err has closed the connection with it.
+func isFatal(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Severity == "FATAL" || pg.SeverityUnlocalized == "FATAL")
+}
+
 // unavailable turns what the driver says into keystore.ErrUnavailable, with the cause as one of keystore's sentinels. Nothing that the driver
 // or the server say is kept but the SQLSTATE: it may hold parts of the DSN, or a key.
 func unavailable(ctx context.Context, verb string, err error) error {

@@ -174,3 +174,21 @@ func (l *load) verify(store keystore.Store) {
 		}
 	}
 }
+
+// TestServerClosesIdleConnections: a connection that the server has closed is no reason to fail (idle_session_timeout, SQLSTATE 57P05).
+func TestServerClosesIdleConnections(t *testing.T) {
+	d := newDatabase(t)
+	d.partitions(time.Now(), 2)
+	d.exec("ALTER DATABASE " + d.name() + " SET idle_session_timeout = '50ms'")
+	s := d.open(t, d.sidecar())
+	for n := range 3 {
+		if got, err := s.Reserve(t.Context(), reservation(fmt.Sprint("key ", n))); err != nil || got.Outcome != keystore.New {
+			t.Fatalf("reserve %d: outcome %d, %v, want New", n, got.Outcome, err)
+		}
+		await(t, "the server has closed the connection", func() bool {
+			var sessions int
+			d.must(d.conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename LIKE 'Sidecar %'").Scan(&sessions))
+			return sessions == 0
+		})
+	}
+}
