@@ -64,16 +64,21 @@ func (s *Store) sendBatch(ctx context.Context, seats []*seat) error {
 	return err
 }
 
-// queue writes the calls: the reservations first, then the completions.
+// queue writes the calls whose callers still wait for them: ends of attempts first, then the reservations, then the completions.
 func (s *Store) queue(messages *pgx.Batch, seats []*seat) {
 	var reserves reserveMany
 	var completes completeMany
 	for _, seat := range seats {
+		if seat.hasLeft() {
+			continue
+		}
 		switch c := seat.call.(type) {
 		case *reserveCall:
 			reserves.add(seat, c)
 		case *completeCall:
 			completes.add(seat, c)
+		default:
+			seat.queue(s, messages)
 		}
 	}
 	for _, many := range []struct {
@@ -85,9 +90,13 @@ func (s *Store) queue(messages *pgx.Batch, seats []*seat) {
 			continue
 		}
 		for _, seat := range many.seats {
-			seat.call.queue(s, messages, func() { seat.settled = true })
+			seat.queue(s, messages)
 		}
 	}
+}
+
+func (s *seat) queue(store *Store, messages *pgx.Batch) {
+	s.call.queue(store, messages, func() { s.settled = true })
 }
 
 // reserveMany is the reservations of a batch, as the function for many takes them. They all are of one holder.

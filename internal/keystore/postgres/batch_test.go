@@ -169,3 +169,121 @@ func TestLockedEntryHoldsUpNoOther(t *testing.T) {
 		t.Errorf("in the end: %+v, want the app's answer", got)
 	}
 }
+
+// TestCallOfWhoLeftIsNotSent: a caller that gives up, and releases what may have been reserved for it, leaves nothing behind: neither while it waits for a
+// lane, nor in a batch that is about to be sent.
+func TestCallOfWhoLeftIsNotSent(t *testing.T) {
+	d := newDatabase(t)
+	s := d.ready(t)
+	stop := s.Gather(6)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	left := reservation("left")
+	for range 3 {
+		if _, err := s.Reserve(ctx, left); !errors.Is(err, keystore.ErrUnavailable) {
+			t.Fatalf("a call without time: %v, want ErrUnavailable", err)
+		}
+	}
+	errs := make([]error, 6)
+	var group sync.WaitGroup
+	for n := range errs {
+		group.Go(func() {
+			if n == 0 {
+				errs[n] = s.Release(context.WithoutCancel(t.Context()), ownership(left))
+			} else {
+				_, errs[n] = s.Reserve(context.WithoutCancel(t.Context()), reservation(fmt.Sprint("stays ", n)))
+			}
+		})
+	}
+	group.Wait()
+	stop()
+	if !errors.Is(errs[0], keystore.ErrNotOwner) {
+		t.Errorf("release: %v, want ErrNotOwner", errs[0])
+	}
+	d.must(errors.Join(errs[1:]...))
+	s.SendForNobody(left, reservation("also left"))
+	for _, key := range []string{"left", "also left"} {
+		if got, err := s.Reserve(t.Context(), reservation(key)); err != nil || got.Outcome != keystore.New {
+			t.Errorf("%q: outcome %d, %v, want New", key, got.Outcome, err)
+		}
+	}
+}
+
+// TestEndsOfLockedEntriesHoldUpNoOther: an app that keeps transactions open, in which it has completed entries, holds up one connection at most, however many
+// attempts end meanwhile: the others, and the holder's life, have theirs.
+func TestEndsOfLockedEntriesHoldUpNoOther(t *testing.T) {
+	d := newDatabase(t)
+	s := d.ready(t)
+	const n = 4
+	var group sync.WaitGroup
+	done := make(chan struct{})
+	for i := range n {
+		locked := reservation(fmt.Sprint("locked ", i))
+		if _, err := s.Reserve(t.Context(), locked); err != nil {
+			t.Fatal(err)
+		}
+		tx, err := connect(t, d.dsn).Begin(t.Context())
+		d.must(err)
+		if _, err := tx.Exec(t.Context(), "SELECT idempotency.complete($1, 201, '{}', 'body'::text)", ownership(locked).Text(keyspaceName)); err != nil {
+			t.Fatal(err)
+		}
+		group.Go(func() {
+			end := s.MarkUnknown
+			if i%2 == 1 {
+				end = s.Release
+			}
+			if err := end(context.WithoutCancel(t.Context()), ownership(locked)); !errors.Is(err, keystore.ErrUnavailable) {
+				t.Errorf("end of locked entry %d: %v, want ErrUnavailable", i, err)
+			}
+		})
+	}
+	go func() { group.Wait(); close(done) }()
+	most := 0
+	await(t, "the calls end", func() bool {
+		var waiting int
+		d.must(d.conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").Scan(&waiting))
+		most = max(most, waiting)
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	})
+	if most != 1 {
+		t.Errorf("%d connections waited for transactions of the app at once, want 1", most)
+	}
+}
+
+// TestCommitOfBatchFails: nobody is told what the server said before the commit, and the commit's failure is that of one call only.
+func TestCommitOfBatchFails(t *testing.T) {
+	for _, n := range []int{2, 10} {
+		d := newDatabase(t)
+		s := d.ready(t)
+		relation := "idempotency." + postgres.Relation(keyspaceName)
+		d.exec(`CREATE FUNCTION idempotency.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$`)
+		d.exec(`CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON ` + relation + ` DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+			WHEN (NEW.key = 'bad') EXECUTE FUNCTION idempotency.refuse()`)
+		var calls []func(context.Context) error
+		for i := range n {
+			calls = append(calls, func(ctx context.Context) error {
+				key := fmt.Sprint("good ", i)
+				if i == n-1 {
+					key = "bad"
+				}
+				_, err := s.Reserve(ctx, reservation(key))
+				return err
+			})
+		}
+		errs := crowd(t, s, calls...)
+		d.must(errors.Join(errs[:n-1]...))
+		if !errors.Is(errs[n-1], keystore.ErrUnavailable) {
+			t.Errorf("the bad one of %d: %v, want ErrUnavailable", n, errs[n-1])
+		}
+		var rows int
+		d.must(d.conn.QueryRow(t.Context(), "SELECT count(*) FROM "+relation+" WHERE key LIKE 'good %'").Scan(&rows))
+		if rows != n-1 {
+			t.Errorf("%d entries, want those of %d good calls", rows, n-1)
+		}
+	}
+}

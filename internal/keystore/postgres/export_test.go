@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-dev/operator/internal/keystore"
 )
 
 // Pool is the store's connections.
@@ -71,6 +73,17 @@ func pump(l *lanes, full func(*lanes) bool) (stop func()) {
 		close(done)
 		group.Wait()
 	}
+}
+
+// SendForNobody sends the reservations as a batch whose callers have all given up.
+func (s *Store) SendForNobody(reservations ...keystore.Reservation) {
+	left := make(chan struct{})
+	close(left)
+	var batch []*seat
+	for _, r := range reservations {
+		batch = append(batch, &seat{call: &reserveCall{Reservation: r}, left: left})
+	}
+	s.send(batch)
 }
 
 // Latest is the version of the schema.

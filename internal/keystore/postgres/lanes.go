@@ -5,6 +5,7 @@ package postgres
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 )
 
@@ -30,6 +31,8 @@ type lanes struct {
 type seat struct {
 	call traveller
 	told chan struct{}
+	// left is closed when the caller has given up. A call that is not on its way by then is never sent: what its caller does next may overtake it.
+	left <-chan struct{}
 
 	// leads: the call has a lane for itself. Its caller sends it, and leaves.
 	leads bool
@@ -40,9 +43,18 @@ type seat struct {
 	patience patience
 }
 
+func (s *seat) hasLeft() bool {
+	select {
+	case <-s.left:
+		return true
+	default:
+		return false
+	}
+}
+
 // enter waits until t may go, or has gone.
 func (l *lanes) enter(ctx context.Context, t traveller) (*seat, error) {
-	s := &seat{call: t}
+	s := &seat{call: t, left: ctx.Done()}
 	l.mu.Lock()
 	if l.free > 0 {
 		l.free--
@@ -56,18 +68,26 @@ func (l *lanes) enter(ctx context.Context, t traveller) (*seat, error) {
 	select {
 	case <-s.told:
 		return s, nil
-	case <-ctx.Done():
-		go l.abandon(s)
+	case <-s.left:
+		l.abandon(s)
 		return nil, ctx.Err()
 	}
 }
 
-// abandon gives back the lane that s may be given though nobody waits for it any more.
+// abandon takes s out of those who wait. Where it is too late for that, s may be given a lane though nobody waits for it any more, and gives it back.
 func (l *lanes) abandon(s *seat) {
-	<-s.told
-	if s.leads {
-		l.leave()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.waiting, s); i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+		return
 	}
+	go func() {
+		<-s.told
+		if s.leads {
+			l.leave()
+		}
+	}()
 }
 
 // leave frees the lane, or hands it to those who wait.
@@ -98,14 +118,14 @@ func (l *lanes) carry(batch []*seat) {
 	l.leave()
 }
 
-// next takes the calls that go together, in the order in which they came.
+// next takes the calls that go together, in the order in which they came. Nothing of them is kept here: they may be large.
 func (l *lanes) next() []*seat {
 	n, size := 0, 0
 	for n < len(l.waiting) && n < batchCalls && (n == 0 || size+l.waiting[n].call.bytes() <= batchBytes) {
 		size += l.waiting[n].call.bytes()
 		n++
 	}
-	batch := l.waiting[:n:n]
-	l.waiting = l.waiting[n:]
+	batch := slices.Clone(l.waiting[:n])
+	l.waiting = slices.Delete(l.waiting, 0, n)
 	return batch
 }

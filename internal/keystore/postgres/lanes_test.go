@@ -117,8 +117,8 @@ func TestNobodyWaitsForALaneThatIsFree(t *testing.T) {
 	}
 }
 
-// TestLaneOfWhoLeftIsNotLost: a caller whose time is over while it waits is given the lane all the same, and it passes on.
-func TestLaneOfWhoLeftIsNotLost(t *testing.T) {
+// TestWhoLeftIsGivenNoLane: a caller whose time is over does not wait any more, and what it would have sent is not kept.
+func TestWhoLeftIsGivenNoLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(1)
 		if _, err := d.enter(t.Context(), parcel("first", 10)); err != nil {
@@ -135,10 +135,42 @@ func TestLaneOfWhoLeftIsNotLost(t *testing.T) {
 		if err := <-failed; !errors.Is(err, context.Canceled) {
 			t.Errorf("error = %v, want context.Canceled", err)
 		}
+		if n := len(d.waiting); n != 0 {
+			t.Errorf("%d calls wait, though nobody waits for them", n)
+		}
 		d.leave()
 		synctest.Wait()
 		if d.free != 1 {
 			t.Errorf("%d lanes are free, want 1", d.free)
 		}
 	})
+}
+
+// TestLaneOfWhoLeftIsNotLost: a caller that leaves just when it is given the lane passes it on.
+func TestLaneOfWhoLeftIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDepot(0)
+		given := &seat{call: parcel("late", 10), told: make(chan struct{}), leads: true}
+		close(given.told)
+		d.abandon(given)
+		synctest.Wait()
+		if d.free != 1 {
+			t.Errorf("%d lanes are free, want 1", d.free)
+		}
+	})
+}
+
+// TestNothingIsKeptOfWhatHasGone: lanes do not hold on to calls, which may be large.
+func TestNothingIsKeptOfWhatHasGone(t *testing.T) {
+	d := newDepot(0)
+	for n := range batchCalls + 2 {
+		d.waiting = append(d.waiting, &seat{call: parcel(strconv.Itoa(n), 10)})
+	}
+	room := d.waiting[:cap(d.waiting)]
+	d.next()
+	for n, s := range room[2:] {
+		if s != nil {
+			t.Fatalf("place %d still holds a call, though two wait", n+2)
+		}
+	}
 }

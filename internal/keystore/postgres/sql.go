@@ -40,8 +40,8 @@ func granted() map[string]string {
 	return map[string]string{
 		"reserve":       "text, text, bytea, uuid, uuid, interval, interval, text, boolean, boolean, integer",
 		"complete":      "text, text, uuid, text, integer, bytea, bytea, boolean",
-		"release":       "text, text, uuid",
-		"mark_unknown":  "text, text, uuid",
+		"release":       "text, text, uuid, boolean",
+		"mark_unknown":  "text, text, uuid, boolean",
 		"check":         "",
 		"reserve_many":  "text[], text[], bytea[], uuid[], uuid, interval, interval[], text[]",
 		"complete_many": "text[], text[], uuid[], text[], integer[], bytea[], bytea[]",

@@ -134,21 +134,20 @@ func (s *Store) Complete(ctx context.Context, o keystore.Ownership, answer keyst
 
 // Release implements keystore.Store. When the answer to a first attempt was lost and the second finds nothing to release, the first has done it.
 func (s *Store) Release(ctx context.Context, o keystore.Ownership) error {
-	var owner bool
-	repeated, err := s.call(ctx, s.sql.release, fixed(o.Client, o.Key, [16]byte(o.Token)), &owner)
-	if err != nil {
+	c := &endCall{Ownership: o, sql: s.sql.release}
+	if err := s.travel(ctx, c); err != nil {
 		return unavailable(ctx, "release", err)
 	}
-	return owned(owner || repeated)
+	return owned(*c.owner || c.repeated)
 }
 
 // MarkUnknown implements keystore.Store.
 func (s *Store) MarkUnknown(ctx context.Context, o keystore.Ownership) error {
-	var owner bool
-	if _, err := s.call(ctx, s.sql.markUnknown, fixed(o.Client, o.Key, [16]byte(o.Token)), &owner); err != nil {
+	c := &endCall{Ownership: o, sql: s.sql.markUnknown}
+	if err := s.travel(ctx, c); err != nil {
 		return unavailable(ctx, "mark unknown", err)
 	}
-	return owned(owner)
+	return owned(*c.owner)
 }
 
 func owned(owner bool) error {

@@ -166,6 +166,42 @@ func (c *completeCall) queue(s *Store, messages *pgx.Batch, settle func()) {
 	})
 }
 
+// endCall is the end of an attempt without an answer and, once it is settled, whether its caller owns the entry.
+type endCall struct {
+	keystore.Ownership
+	sql   string
+	owner *bool
+	// repeated: an earlier attempt of this call may have taken effect.
+	repeated bool
+}
+
+func (c *endCall) bytes() int { return len(c.Client) + len(c.Key) }
+
+func (c *endCall) patience() patience { return passing }
+
+func (c *endCall) args(p patience) []any {
+	return []any{c.Client, c.Key, [16]byte(c.Token), p != passing}
+}
+
+func (c *endCall) alone(ctx context.Context, s *Store, p patience) (bool, error) {
+	again, err := s.call(ctx, c.sql, func(bool) []any { return c.args(p) }, &c.owner)
+	c.repeated = c.repeated || again || p == repeating
+	if err == nil && c.owner == nil && p != passing {
+		err = errLocked
+	}
+	return err == nil && c.owner != nil, err
+}
+
+func (c *endCall) queue(_ *Store, messages *pgx.Batch, settle func()) {
+	messages.Queue(c.sql, c.args(passing)...).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(&c.owner)
+		if c.owner != nil {
+			settle()
+		}
+		return err
+	})
+}
+
 // decision is the row that reserve returns. Its outcome is 0 when the call would have had to wait.
 type decision struct {
 	outcome               keystore.Outcome

@@ -1,12 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
--- mark_unknown is Store.MarkUnknown; false: not the owner. The window starts anew: the effect, if any, is not older than this.
-CREATE OR REPLACE FUNCTION {{schema}}.{{mark_unknown}}(p_client text, p_key text, p_token uuid) RETURNS boolean
+-- mark_unknown is Store.MarkUnknown; false: not the owner. NULL: as with complete. The window starts anew: the effect, if any, is not older than this.
+CREATE OR REPLACE FUNCTION {{schema}}.{{mark_unknown}}(p_client text, p_key text, p_token uuid, p_wait boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER {{settings}} AS $$
 DECLARE
     now_at timestamptz;
 BEGIN
-    PERFORM {{schema}}.enter();
-    PERFORM pg_advisory_xact_lock({{lock}});
+    IF {{schema}}.enter() AND NOT pg_try_advisory_xact_lock({{lock}}) THEN
+        IF NOT p_wait OR NOT {{schema}}.lock_entry({{lock}}) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
     now_at := {{schema}}.now_();
     UPDATE {{schema}}.{{parent}} t
     SET state = {{unknown}}, expires_at = now_at + t.lifetime

@@ -1,12 +1,16 @@
 -- SPDX-License-Identifier: Apache-2.0
--- release is Store.Release; false: not the owner. Only a first attempt leaves nothing behind: what was taken over may have taken effect before.
-CREATE OR REPLACE FUNCTION {{schema}}.{{release}}(p_client text, p_key text, p_token uuid) RETURNS boolean
+-- release is Store.Release; false: not the owner. NULL: as with complete. Only a first attempt leaves nothing behind: what was taken
+-- over may have taken effect before.
+CREATE OR REPLACE FUNCTION {{schema}}.{{release}}(p_client text, p_key text, p_token uuid, p_wait boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER {{settings}} AS $$
 DECLARE
     now_at timestamptz;
 BEGIN
-    PERFORM {{schema}}.enter();
-    PERFORM pg_advisory_xact_lock({{lock}});
+    IF {{schema}}.enter() AND NOT pg_try_advisory_xact_lock({{lock}}) THEN
+        IF NOT p_wait OR NOT {{schema}}.lock_entry({{lock}}) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
     now_at := {{schema}}.now_();
     DELETE FROM {{schema}}.{{parent}} t
     WHERE {{own}} AND t.state = {{reserved}} AND t.attempts = 1 AND {{honoured}};
