@@ -5,6 +5,7 @@ package v1alpha1
 import "k8s.io/apimachinery/pkg/api/resource"
 
 // Route is one kind of request that is given exactly one effect.
+// +kubebuilder:validation:XValidation:rule="!has(self.key.source.fingerprint) || has(self.window)",message="without a key, equal requests within the window are one: write the route's own window, a short one, such as window: 1m"
 // +kubebuilder:validation:XValidation:rule="(self.onUnknownOutcome == 'Reconcile') == has(self.reconcilePath)",message="onUnknownOutcome: Reconcile asks the app at reconcilePath: set both or neither"
 type Route struct {
 	// name of the route, for metrics and messages.
@@ -25,7 +26,7 @@ type Route struct {
 	Path string `json:"path"`
 
 	// key says where the key is and what it looks like.
-	// +kubebuilder:default={}
+	// +kubebuilder:default={source: {header: "Idempotency-Key"}}
 	// +optional
 	Key Key `json:"key,omitempty"`
 
@@ -79,19 +80,17 @@ type Route struct {
 type Method string
 
 // Key says where the key is and what it looks like.
+// +kubebuilder:validation:XValidation:rule="!has(self.source.fingerprint) || !has(self.pattern) && (!has(self.required) || self.required)",message="with source fingerprint there is no key that could be missing or match a pattern: remove required and pattern"
 type Key struct {
 	// required: a request without a key is refused with 400. Otherwise it passes through unprotected.
 	// +kubebuilder:default=true
 	// +optional
 	Required *bool `json:"required,omitempty"`
 
-	// header that holds the key.
-	// +kubebuilder:default=Idempotency-Key
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern="^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"
+	// source says where the key is. Default: the header Idempotency-Key.
+	// +kubebuilder:default={header: "Idempotency-Key"}
 	// +optional
-	Header string `json:"header,omitempty"`
+	Source KeySource `json:"source,omitzero"`
 
 	// maxLength of a key, in bytes.
 	// +kubebuilder:default=255
@@ -105,6 +104,35 @@ type Key struct {
 	// +optional
 	Pattern string `json:"pattern,omitempty"`
 }
+
+// KeySource says where the key is.
+// +kubebuilder:validation:XValidation:rule="(has(self.header) ? 1 : 0) + (has(self.cloudEvent) ? 1 : 0) + (has(self.jsonPointer) ? 1 : 0) + (has(self.fingerprint) ? 1 : 0) == 1",message="a key has one source: set exactly one of header, cloudEvent, jsonPointer and fingerprint"
+type KeySource struct {
+	// header whose value is the key.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern="^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"
+	// +optional
+	Header string `json:"header,omitempty"`
+	// cloudEvent: the event's source and id together, in binary mode (headers ce-source and ce-id) or structured (application/cloudevents+json).
+	// +optional
+	CloudEvent *CloudEventKey `json:"cloudEvent,omitempty"`
+	// jsonPointer (RFC 6901) to the string or integer in the JSON body that is the key.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('/')",message="a JSON pointer begins with /, as in /event/id"
+	// +optional
+	JSONPointer string `json:"jsonPointer,omitempty"`
+	// fingerprint: there is no key. Requests of a client that are the same request, by fingerprint, have one effect within the route's window, which has to be named.
+	// +optional
+	Fingerprint *FingerprintKey `json:"fingerprint,omitempty"`
+}
+
+// CloudEventKey has no settings.
+type CloudEventKey struct{}
+
+// FingerprintKey has no settings.
+type FingerprintKey struct{}
 
 // Fingerprint says what makes two requests the same.
 type Fingerprint struct {

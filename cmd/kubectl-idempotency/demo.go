@@ -30,11 +30,11 @@ type demo struct {
 // newDemo fails for a policy that does not enforce the sample app's payments for clients named in a header. The demo runs once it has a URL.
 func newDemo(config proxyconfig.Config, app *payments.Service, out io.Writer) (*demo, error) {
 	for _, route := range config.Routes {
-		if route.Path == "/payments" && slices.Contains(route.Methods, http.MethodPost) && route.KeyRequired && config.Client.Type == "Header" && config.Mode == "Enforce" {
+		if route.Path == "/payments" && slices.Contains(route.Methods, http.MethodPost) && route.KeyRequired && route.KeyHeader != "" && config.Client.Type == "Header" && config.Mode == "Enforce" {
 			return &demo{app: app, client: config.Client.Header, key: route.KeyHeader, out: out}, nil
 		}
 	}
-	return nil, errors.New("the demo sends payments: it needs a policy with mode Enforce, client.header and a route for POST /payments that requires a key; without --demo any policy can be tried")
+	return nil, errors.New("the demo sends payments: it needs a policy with mode Enforce, client.header and a route for POST /payments that requires a key in a header; without --demo any policy can be tried")
 }
 
 // payment is a request of the demo.

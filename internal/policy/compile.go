@@ -69,12 +69,11 @@ func compileRoute(r v1alpha1.Route, window v1alpha1.Duration) proxyconfig.Route 
 	if r.Window != "" {
 		window = r.Window
 	}
-	return proxyconfig.Route{
+	compiled := proxyconfig.Route{
 		Name:                r.Name,
 		Methods:             sortedSet(r.Methods, func(m v1alpha1.Method) string { return string(m) }),
 		Path:                r.Path,
 		KeyRequired:         *r.Key.Required,
-		KeyHeader:           textproto.CanonicalMIMEHeaderKey(r.Key.Header),
 		KeyMaxLength:        int(r.Key.MaxLength),
 		KeyPattern:          r.Key.Pattern,
 		WindowMillis:        millis(window),
@@ -90,6 +89,21 @@ func compileRoute(r v1alpha1.Route, window v1alpha1.Duration) proxyconfig.Route 
 		ResponseHeaders:     sortedSet(r.Responses.Headers, textproto.CanonicalMIMEHeaderKey),
 		StatusRules:         compileStatuses(r.Responses.Statuses),
 		TimeoutMillis:       millis(r.Timeout),
+	}
+	compileKeySource(r.Key.Source, &compiled)
+	return compiled
+}
+
+func compileKeySource(source v1alpha1.KeySource, compiled *proxyconfig.Route) {
+	switch {
+	case source.CloudEvent != nil:
+		compiled.KeySource = proxyconfig.KeyCloudEvent
+	case source.JSONPointer != "":
+		compiled.KeySource, compiled.KeyPointer = proxyconfig.KeyJSONPointer, source.JSONPointer
+	case source.Fingerprint != nil:
+		compiled.KeySource = proxyconfig.KeyFingerprint
+	default:
+		compiled.KeyHeader = textproto.CanonicalMIMEHeaderKey(source.Header)
 	}
 }
 

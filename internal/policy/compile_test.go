@@ -82,7 +82,7 @@ spec:
   - name: put
     methods: [PUT, PATCH]
     path: /payments/{id}
-    key: {required: false, header: x-request-key, maxLength: 36, pattern: "[0-9a-f-]+"}
+    key: {required: false, source: {header: x-request-key}, maxLength: 36, pattern: "[0-9a-f-]+"}
     window: 1d12h
     fingerprint: {canonicalJSON: true, headers: [x-tenant, X-Branch, X-Tenant], ignore: [/z, /a]}
     inFlight: {mode: Wait, maxWait: 500ms}
@@ -141,6 +141,34 @@ func TestCompileClients(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.want, config.Client); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.reason, diff)
+		}
+	}
+}
+
+func TestCompileKeySources(t *testing.T) {
+	type key struct{ Source, Header, Pointer string }
+	for _, tt := range []struct {
+		source v1alpha1.KeySource
+		want   key
+	}{
+		{v1alpha1.KeySource{}, key{Header: "Idempotency-Key"}},
+		{v1alpha1.KeySource{Header: "x-github-delivery"}, key{Header: "X-Github-Delivery"}},
+		{v1alpha1.KeySource{CloudEvent: &v1alpha1.CloudEventKey{}}, key{Source: "CloudEvent"}},
+		{v1alpha1.KeySource{JSONPointer: "/id"}, key{Source: "JSONPointer", Pointer: "/id"}},
+		{v1alpha1.KeySource{Fingerprint: &v1alpha1.FingerprintKey{}}, key{Source: "Fingerprint"}},
+	} {
+		p := sample(t)
+		p.Spec.Routes[0].Key.Source, p.Spec.Routes[0].Window = tt.source, "1m"
+		config, err := policy.Compile(p)
+		if err != nil {
+			t.Fatalf("%+v: %v", tt.source, err)
+		}
+		r := config.Routes[0]
+		if got := (key{r.KeySource, r.KeyHeader, r.KeyPointer}); got != tt.want {
+			t.Errorf("%+v compiles to %+v", tt.source, got)
+		}
+		if _, err := proxyconfig.Encode(config); err != nil {
+			t.Errorf("%+v: %v", tt.source, err)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func defaultRoute(r *v1alpha1.Route) {
 	if r.Key.Required == nil {
 		r.Key.Required = new(true)
 	}
-	setDefault(&r.Key.Header, "Idempotency-Key")
+	setDefault(&r.Key.Source, v1alpha1.KeySource{Header: "Idempotency-Key"})
 	setDefault(&r.Key.MaxLength, 255)
 	if r.Fingerprint.CanonicalJSON == nil {
 		r.Fingerprint.CanonicalJSON = new(true)

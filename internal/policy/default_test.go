@@ -46,7 +46,7 @@ spec:
   store: {onUnavailable: PassThrough, encryptionKeySecretRef: {name: s, key: k}, postgres: {schema: keys, dsnSecretRef: {name: s, key: k}, adminDSNSecretRef: {name: s, key: a}}}
   retention: {window: 30d, createAhead: 2, deletionPolicy: Delete}
   routes:
-  - key: {required: false, header: X-Key, maxLength: 36}
+  - key: {required: false, source: {header: X-Key}, maxLength: 36}
     fingerprint: {canonicalJSON: false}
     inFlight: {mode: Wait, maxWait: 500ms}
     onUnknownOutcome: Reexecute

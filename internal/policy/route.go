@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/idempotency-dev/operator/api/v1alpha1"
+	"github.com/idempotency-dev/operator/internal/proxyconfig"
 )
 
 // The bounds of a route. A window is bounded so that it can be kept and paid for, the others so that a request ends.
@@ -60,6 +62,9 @@ func validateRoute(at *field.Path, r v1alpha1.Route, spec v1alpha1.IdempotencyPo
 	errs = append(errs, validateMethods(at.Child("methods"), r.Methods)...)
 	errs = append(errs, validatePath(at.Child("path"), r.Path)...)
 	errs = append(errs, validateKey(at.Child("key"), r.Key, spec.Client.Header)...)
+	if r.Key.Source.Fingerprint != nil && r.Window == "" {
+		errs = append(errs, field.Required(at.Child("window"), "without a key, equal requests within the window are one: write the route's own window, a short one, such as 1m"))
+	}
 	if r.Window != "" {
 		errs = append(errs, validateWindow(at.Child("window"), r.Window)...)
 	}
@@ -119,9 +124,12 @@ func validatePath(at *field.Path, path string) field.ErrorList {
 }
 
 func validateKey(at *field.Path, key v1alpha1.Key, clientHeader string) field.ErrorList {
-	errs := validateHeader(at.Child("header"), key.Header, unfitForIdentity)
-	if textproto.CanonicalMIMEHeaderKey(key.Header) == textproto.CanonicalMIMEHeaderKey(clientHeader) {
-		errs = append(errs, field.Invalid(at.Child("header"), key.Header, "this header holds the client already: name another"))
+	errs := validateKeySource(at.Child("source"), key.Source, clientHeader)
+	if key.Source.Fingerprint != nil && key.Pattern != "" {
+		errs = append(errs, field.Forbidden(at.Child("pattern"), "with source fingerprint there is no key that could match it: remove it"))
+	}
+	if key.Source.Fingerprint != nil && key.Required != nil && !*key.Required {
+		errs = append(errs, field.Invalid(at.Child("required"), false, "with source fingerprint a key is never missing: remove it"))
 	}
 	if key.MaxLength < 1 || key.MaxLength > 255 {
 		errs = append(errs, field.Invalid(at.Child("maxLength"), key.MaxLength, "write a number of bytes from 1 to 255"))
@@ -134,13 +142,38 @@ func validateKey(at *field.Path, key v1alpha1.Key, clientHeader string) field.Er
 	return errs
 }
 
+func validateKeySource(at *field.Path, source v1alpha1.KeySource, clientHeader string) field.ErrorList {
+	set := 0
+	for _, is := range []bool{source.Header != "", source.CloudEvent != nil, source.JSONPointer != "", source.Fingerprint != nil} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		return field.ErrorList{field.Invalid(at, fmt.Sprintf("%d of them set", set), "set exactly one of header, cloudEvent, jsonPointer and fingerprint")}
+	}
+	if source.JSONPointer != "" {
+		if problem := proxyconfig.PointerProblem(source.JSONPointer); problem != "" || len(source.JSONPointer) > 512 {
+			return field.ErrorList{field.Invalid(at.Child("jsonPointer"), source.JSONPointer, cmp.Or(problem, "write a pointer of at most 512 bytes"))}
+		}
+	}
+	if source.Header == "" {
+		return nil
+	}
+	errs := validateHeader(at.Child("header"), source.Header, unfitForIdentity)
+	if textproto.CanonicalMIMEHeaderKey(source.Header) == textproto.CanonicalMIMEHeaderKey(clientHeader) {
+		errs = append(errs, field.Invalid(at.Child("header"), source.Header, "this header holds the client already: name another"))
+	}
+	return errs
+}
+
 func validateFingerprint(at *field.Path, fingerprint v1alpha1.Fingerprint) field.ErrorList {
 	var errs field.ErrorList
 	for i, name := range fingerprint.Headers {
 		errs = append(errs, validateHeader(at.Child("headers").Index(i), name, unfitForRequest)...)
 	}
 	for i, pointer := range fingerprint.Ignore {
-		if problem := pointerProblem(pointer); problem != "" {
+		if problem := proxyconfig.PointerProblem(pointer); problem != "" {
 			errs = append(errs, field.Invalid(at.Child("ignore").Index(i), pointer, problem))
 		}
 	}
@@ -148,20 +181,6 @@ func validateFingerprint(at *field.Path, fingerprint v1alpha1.Fingerprint) field
 		errs = append(errs, field.Forbidden(at.Child("ignore"), "a body that is compared byte by byte has no fields to leave out: remove ignore, or set canonicalJSON: true"))
 	}
 	return errs
-}
-
-// pointerProblem says what is wrong with an RFC 6901 pointer; nothing: "".
-func pointerProblem(pointer string) string {
-	if pointer == "" {
-		return "the empty pointer is the whole body: name a field, such as /metadata/sentAt"
-	}
-	if !strings.HasPrefix(pointer, "/") {
-		return "a JSON pointer begins with /, as in /metadata/sentAt"
-	}
-	if strings.Contains(strings.NewReplacer("~0", "", "~1", "").Replace(pointer), "~") {
-		return "in a JSON pointer ~ is written ~0, and / within a name ~1"
-	}
-	return ""
 }
 
 func validateInFlight(at *field.Path, inFlight v1alpha1.InFlight) field.ErrorList {

@@ -187,7 +187,7 @@ func TestValidateClient(t *testing.T) {
 		{"a header that names no client", set(v1alpha1.Client{Header: "Host"}), []string{"spec.client.header"}, "name another"},
 		{"a header of the hop", set(v1alpha1.Client{Header: "connection"}), []string{"spec.client.header"}, "next hop"},
 		{"a header of the sidecar's", set(v1alpha1.Client{Header: "Idempotency-Seed"}), []string{"spec.client.header"}, "sets this header itself"},
-		{"the key's own header", set(v1alpha1.Client{Header: "idempotency-key"}), []string{"spec.routes[0].key.header"}, "holds the client already"},
+		{"the key's own header", set(v1alpha1.Client{Header: "idempotency-key"}), []string{"spec.routes[0].key.source.header"}, "holds the client already"},
 	})
 }
 
@@ -257,6 +257,10 @@ func TestValidateRouteContent(t *testing.T) {
 	unknown := func(outcome v1alpha1.OnUnknownOutcome, path string) func(*v1alpha1.IdempotencyPolicySpec) {
 		return change(func(r *v1alpha1.Route) { r.OnUnknownOutcome, r.ReconcilePath = outcome, path })
 	}
+	source := func(source v1alpha1.KeySource) func(*v1alpha1.IdempotencyPolicySpec) {
+		return change(func(r *v1alpha1.Route) { r.Key.Source = source })
+	}
+	keyless := v1alpha1.KeySource{Fingerprint: &v1alpha1.FingerprintKey{}}
 	ignore := func(pointers ...string) func(*v1alpha1.IdempotencyPolicySpec) {
 		return change(func(r *v1alpha1.Route) { r.Fingerprint.Ignore = pointers })
 	}
@@ -276,7 +280,19 @@ func TestValidateRouteContent(t *testing.T) {
 		{"a pattern", change(func(r *v1alpha1.Route) { r.Key.Pattern = "[0-9a-f]{32}|x" }), nil, ""},
 		{"a pattern that RE2 has not", change(func(r *v1alpha1.Route) { r.Key.Pattern = "(?=a)" }), []string{"spec.routes[0].key.pattern"}, "RE2"},
 		{"a pattern that only closes ours", change(func(r *v1alpha1.Route) { r.Key.Pattern = "a)|(?:b" }), []string{"spec.routes[0].key.pattern"}, "RE2"},
-		{"a cookie as key", change(func(r *v1alpha1.Route) { r.Key.Header = "Cookie" }), []string{"spec.routes[0].key.header"}, "secret"},
+		{"a cookie as key", change(func(r *v1alpha1.Route) { r.Key.Source.Header = "Cookie" }), []string{"spec.routes[0].key.source.header"}, "secret"},
+
+		{"an event as key", source(v1alpha1.KeySource{CloudEvent: &v1alpha1.CloudEventKey{}}), nil, ""},
+		{"a key in the body", source(v1alpha1.KeySource{JSONPointer: "/data/0/a~1b"}), nil, ""},
+		{"the longest pointer", source(v1alpha1.KeySource{JSONPointer: "/" + strings.Repeat("a", 511)}), nil, ""},
+		{"a pointer over the longest", source(v1alpha1.KeySource{JSONPointer: "/" + strings.Repeat("a", 512)}), []string{"spec.routes[0].key.source.jsonPointer"}, "512"},
+		{"a pointer that is none", source(v1alpha1.KeySource{JSONPointer: "/a~2"}), []string{"spec.routes[0].key.source.jsonPointer"}, "~0"},
+		{"no source", source(v1alpha1.KeySource{}), []string{"spec.routes[0].key.source"}, "exactly one"},
+		{"two sources", source(v1alpha1.KeySource{Header: "X-Id", JSONPointer: "/id"}), []string{"spec.routes[0].key.source"}, "exactly one"},
+		{"no key, with its window", change(func(r *v1alpha1.Route) { r.Key.Source, r.Window = keyless, "1m" }), nil, ""},
+		{"no key, without a window", source(keyless), []string{"spec.routes[0].window"}, "such as 1m"},
+		{"no key, and not required", change(func(r *v1alpha1.Route) { r.Key.Source, r.Window, r.Key.Required = keyless, "1m", new(false) }), []string{"spec.routes[0].key.required"}, "never missing"},
+		{"no key, and a pattern", change(func(r *v1alpha1.Route) { r.Key.Source, r.Window, r.Key.Pattern = keyless, "1m", "a" }), []string{"spec.routes[0].key.pattern"}, "no key"},
 
 		{"pointers", ignore("/sentAt", "/a~1b/~0/0"), nil, ""},
 		{"the whole body", ignore(""), []string{"spec.routes[0].fingerprint.ignore[0]"}, "whole body"},

@@ -28,7 +28,7 @@ func (x *exchange) audit() {
 
 // examine is the chain up to the reservation. It reports the outcome in the metrics, and whether the reservation is held.
 func (x *exchange) examine() (outcome string, mine bool) {
-	if !x.route.hasKey(x.r) && !x.route.KeyRequired {
+	if x.route.lacksKey(x.r) && !x.route.KeyRequired {
 		return "no_key", false
 	}
 	if err := x.identify(); err != nil {
@@ -47,6 +47,13 @@ func (x *exchange) examine() (outcome string, mine bool) {
 		return kindOf(err).outcome, false
 	}
 	x.body = body
+	if err := x.readBody(); x.mayPass(err) {
+		x.r.Body = x.body.reader()
+		return "no_key", false
+	} else if err != nil {
+		x.r.Body = x.body.reader()
+		return kindOf(err).outcome, false
+	}
 	x.question = x.reservation()
 	d, err := x.ask(x.question)
 	x.r.Body = x.body.reader()

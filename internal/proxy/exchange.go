@@ -3,10 +3,12 @@
 package proxy
 
 import (
+	"errors"
 	"net/http"
 	"time"
 
 	"github.com/idempotency-dev/operator/internal/keystore"
+	"github.com/idempotency-dev/operator/internal/proxyconfig"
 )
 
 // exchange is one request on an enforced route, on its way through the chain.
@@ -21,6 +23,7 @@ type exchange struct {
 	client   string
 	key      string
 	body     *spooled
+	same     keystore.Fingerprint
 	question keystore.Reservation // its token is this request's
 	sure     time.Time            // what the store gives, it gives until then at least
 	// doubtful: a call failed that may have made a reservation.
@@ -31,7 +34,7 @@ type exchange struct {
 
 // enforce is the chain. Everything before the reservation costs nothing that has to be undone.
 func (x *exchange) enforce() {
-	if !x.route.hasKey(x.r) && !x.route.KeyRequired {
+	if x.route.lacksKey(x.r) && !x.route.KeyRequired {
 		x.count("no_key")
 		x.proxy.forward.ServeHTTP(x.w, x.r)
 		return
@@ -50,6 +53,15 @@ func (x *exchange) enforce() {
 		return
 	}
 	defer x.body.close()
+	if err := x.readBody(); x.mayPass(err) {
+		x.count("no_key")
+		x.rewind()
+		x.proxy.forward.ServeHTTP(x.w, x.r)
+		return
+	} else if err != nil {
+		x.refuse(err)
+		return
+	}
 	decision, err := x.reserve()
 	if err != nil {
 		x.storeUnavailable(err)
@@ -96,12 +108,17 @@ func (x *exchange) dismiss() {
 	x.proxy.metrics.inFlight.Dec()
 }
 
-// identify finds the client, then the key, then refuses what the chain cannot take.
+// identify finds the client, then the key if it is in the header, then refuses what the chain cannot take.
 func (x *exchange) identify() (err error) {
 	if x.client, err = x.generation.identity.of(x.r); err != nil {
 		return err
 	}
-	if x.key, err = x.route.key(x.r); err != nil {
+	if !x.route.keyIsInBody(x.r) {
+		x.key, err = x.route.keyInHeader(x.r)
+	} else if x.route.KeySource == proxyconfig.KeyCloudEvent {
+		err = checkEvent(x.r.Header)
+	}
+	if err != nil {
 		return err
 	}
 	if err := checkUpgrade(x.r); err != nil {
@@ -121,10 +138,24 @@ func (x *exchange) takeBody() (err error) {
 	return err
 }
 
+// readBody makes the fingerprint, and finds the key if it is in the body.
+func (x *exchange) readBody() (err error) {
+	x.same = x.route.fingerprint(x.r, x.body)
+	if x.route.keyIsInBody(x.r) {
+		x.key, err = x.route.keyInBody(x.r, x.body, x.same)
+	}
+	return err
+}
+
+// mayPass is for a request whose body turns out to hold no key where none is required.
+func (x *exchange) mayPass(err error) bool {
+	return errors.Is(err, errKeyMissing) && !x.route.KeyRequired
+}
+
 // refuse answers with the problem of err.
 func (x *exchange) refuse(err error) {
 	key := x.key
-	if key == "" {
+	if key == "" && x.route.KeyHeader != "" {
 		key = x.r.Header.Get(x.route.KeyHeader)
 	}
 	x.hurryClient()

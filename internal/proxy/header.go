@@ -43,7 +43,7 @@ func nominated(header http.Header) iter.Seq[string] {
 func (x *exchange) checkConnection() error {
 	for name := range nominated(x.r.Header) {
 		switch {
-		case name == x.route.KeyHeader, name == x.generation.identity.Header, slices.Contains(x.route.FingerprintHeaders, name), overridesMethod(name),
+		case slices.Contains(x.route.keyFields(), name), name == x.generation.identity.Header, slices.Contains(x.route.FingerprintHeaders, name), overridesMethod(name),
 			name == "Authorization", strings.HasPrefix(name, "Content-"):
 			return errConnection
 		}

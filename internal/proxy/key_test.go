@@ -52,7 +52,7 @@ func TestKey(t *testing.T) {
 		{[]string{"1..2"}, "1..2", nil, "dots that are no directory"},
 	} {
 		rt := newRoute(sampleRoute())
-		key, err := rt.key(&http.Request{Header: http.Header{"Idempotency-Key": row.lines}})
+		key, err := rt.keyInHeader(&http.Request{Header: http.Header{"Idempotency-Key": row.lines}})
 		if key != row.key || !errors.Is(err, row.err) {
 			t.Errorf("%.40q: got %q, %v: %s", row.lines, key, err, row.reason)
 		}
@@ -64,7 +64,7 @@ func TestKeyPatternIsForTheWholeKey(t *testing.T) {
 	config.KeyPattern = "[0-9]+|x"
 	rt := newRoute(config)
 	for key, ok := range map[string]bool{"12": true, "x": true, "12a": false, "ax": false, "1x": false} {
-		if _, err := rt.key(&http.Request{Header: http.Header{"Idempotency-Key": {key}}}); (err == nil) != ok {
+		if _, err := rt.keyInHeader(&http.Request{Header: http.Header{"Idempotency-Key": {key}}}); (err == nil) != ok {
 			t.Errorf("%q: %v", key, err)
 		}
 	}

@@ -33,7 +33,7 @@ func (x *exchange) reservation() keystore.Reservation {
 	return keystore.Reservation{
 		Client:      x.client,
 		Key:         x.key,
-		Fingerprint: x.route.fingerprint(x.r, x.body),
+		Fingerprint: x.same,
 		Token:       keystore.NewToken(),
 		Window:      x.route.window,
 		Route:       x.route.Name,

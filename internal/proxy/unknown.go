@@ -14,7 +14,7 @@ import (
 // reconcile asks the app whether the earlier execution took effect, while this request holds the reservation: 200 is the answer to replay, 404
 // says that there was no effect and never will be, and everything else leaves the outcome unknown.
 func (x *exchange) reconcile(seed [16]byte) {
-	answer, absent := x.inquire()
+	answer, absent := x.inquire(seed)
 	switch {
 	case absent:
 		x.execute(seed)
@@ -28,14 +28,14 @@ func (x *exchange) reconcile(seed [16]byte) {
 }
 
 // inquire sends GET reconcilePath with the key, what identifies the client, and the reservation that a 404 lets execute.
-func (x *exchange) inquire() (answer *keystore.Answer, absent bool) {
+func (x *exchange) inquire(seed [16]byte) (answer *keystore.Answer, absent bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.route.timeout)
 	defer cancel()
 	defer context.AfterFunc(x.proxy.ending, cancel)()
-	header := http.Header{
-		"User-Agent": nil, "Accept-Encoding": {"identity"}, headerReservation: {x.attempt()},
-	}
-	for _, name := range []string{x.route.KeyHeader, x.generation.identity.Header, "Authorization"} {
+	header := x.keyHeader()
+	header["User-Agent"], header["Accept-Encoding"] = nil, []string{"identity"}
+	header[headerReservation], header[headerSeed] = []string{x.attempt()}, []string{formatUUID(seed)}
+	for _, name := range []string{x.generation.identity.Header, "Authorization"} {
 		if values := x.r.Header[name]; len(values) > 0 {
 			header[name] = values
 		}

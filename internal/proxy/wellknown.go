@@ -28,7 +28,8 @@ type publishedRoute struct {
 	Path        string   `json:"path"`
 	Key         string   `json:"key"`
 	KeyRequired bool     `json:"keyRequired"`
-	KeyHeader   string   `json:"keyHeader"`
+	KeyHeader   string   `json:"keyHeader,omitempty"`
+	KeyPointer  string   `json:"keyPointer,omitempty"`
 	KeyLength   int      `json:"keyMaxLength"`
 	KeyPattern  string   `json:"keyPattern,omitempty"`
 	Fingerprint string   `json:"fingerprint"`
@@ -45,8 +46,7 @@ func publish(c proxyconfig.Config) publication {
 	for _, r := range c.Routes {
 		p.Routes = append(p.Routes, publishedRoute{
 			Name: r.Name, Methods: r.Methods, Path: r.Path,
-			Key:         "a quoted string (RFC 9651) or the same text without quotes; printable ASCII",
-			KeyRequired: r.KeyRequired, KeyHeader: r.KeyHeader, KeyLength: r.KeyMaxLength, KeyPattern: r.KeyPattern,
+			Key: publishedKey(r), KeyRequired: r.KeyRequired, KeyHeader: r.KeyHeader, KeyPointer: r.KeyPointer, KeyLength: r.KeyMaxLength, KeyPattern: r.KeyPattern,
 			Fingerprint: publishedFingerprint(r), Headers: r.FingerprintHeaders, Ignored: r.FingerprintIgnore,
 			Window:   (time.Duration(r.WindowMillis) * time.Millisecond).String(),
 			InFlight: r.InFlight, Unknown: r.OnUnknownOutcome, MaxBytes: r.ResponseMaxBytes,
@@ -66,6 +66,18 @@ func publishedClient(c proxyconfig.Client) string {
 	default:
 		return "all callers are one client"
 	}
+}
+
+func publishedKey(r proxyconfig.Route) string {
+	switch r.KeySource {
+	case proxyconfig.KeyCloudEvent:
+		return "source and id of a CloudEvent, in binary mode (ce-source, ce-id) or structured (application/cloudevents+json)"
+	case proxyconfig.KeyJSONPointer:
+		return "the string or integer at " + r.KeyPointer + " (RFC 6901) in the JSON body; printable ASCII"
+	case proxyconfig.KeyFingerprint:
+		return "none is sent: requests that are the same have one effect while the first is kept"
+	}
+	return "a quoted string (RFC 9651) or the same text without quotes; printable ASCII"
 }
 
 func publishedFingerprint(r proxyconfig.Route) string {

@@ -25,7 +25,11 @@ func (p publication) page() []byte {
 		p.Specification, p.Mode, p.Client)
 	for _, r := range p.Routes {
 		write("<h2>%s</h2>\n<dl>\n<dt>Requests</dt><dd>%s <code>%s</code></dd>\n", r.Name, strings.Join(r.Methods, " "), r.Path)
-		write("<dt>Key</dt><dd><code>%s</code>, %s: %s; at most %s bytes", r.KeyHeader, map[bool]string{true: "required", false: "optional"}[r.KeyRequired], r.Key, fmt.Sprint(r.KeyLength))
+		write("<dt>Key</dt><dd>")
+		if r.KeyHeader != "" {
+			write("<code>%s</code>, ", r.KeyHeader)
+		}
+		write("%s: %s; at most %s bytes", map[bool]string{true: "required", false: "optional"}[r.KeyRequired], r.Key, fmt.Sprint(r.KeyLength))
 		if r.KeyPattern != "" {
 			write("; matching <code>%s</code>", r.KeyPattern)
 		}

@@ -110,6 +110,15 @@ func TestValidate(t *testing.T) {
 		{"routes[0].path", func(c *Config) { c.Routes[0].Path = "payments" }},
 		{"routes[0].path", func(c *Config) { c.Routes[0].Path = "/{" }},
 		{"routes[0].keyHeader", func(c *Config) { c.Routes[0].KeyHeader = "A B" }},
+		{"routes[0].keyHeader", func(c *Config) { c.Routes[0].KeyHeader = "" }},
+		{"routes[0].keyHeader", func(c *Config) { c.Routes[0].KeySource = "CloudEvent" }},
+		{"routes[0].keySource", func(c *Config) { c.Routes[0].KeySource, c.Routes[0].KeyHeader = "Header", "" }},
+		{"routes[0].keyPointer", func(c *Config) { c.Routes[0].KeyPointer = "/id" }},
+		{"routes[0].keyPointer", func(c *Config) { c.Routes[0].KeySource, c.Routes[0].KeyHeader = "JSONPointer", "" }},
+		{"routes[0].keyPointer", func(c *Config) {
+			c.Routes[0].KeySource, c.Routes[0].KeyHeader, c.Routes[0].KeyPointer = "JSONPointer", "", "/a~"
+		}},
+		{"routes[0].keySource", func(c *Config) { c.Routes[0].KeySource, c.Routes[0].KeyHeader = "Fingerprint", "" }}, // it has a pattern
 		{"routes[0].keyMaxLength", func(c *Config) { c.Routes[0].KeyMaxLength = 0 }},
 		{"routes[0].keyMaxLength", func(c *Config) { c.Routes[0].KeyMaxLength = 256 }},
 		{"routes[0].keyPattern", func(c *Config) { c.Routes[0].KeyPattern = "(" }},

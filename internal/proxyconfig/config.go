@@ -68,6 +68,13 @@ type JWT struct {
 	Claim string `json:"claim"`
 }
 
+// The values of Route.KeySource beside the empty one. A route whose key is in a header reads as it did before there were others.
+const (
+	KeyCloudEvent  = "CloudEvent"
+	KeyJSONPointer = "JSONPointer"
+	KeyFingerprint = "Fingerprint"
+)
+
 // Route is one kind of enforced request.
 type Route struct {
 	Name string `json:"name"`
@@ -77,8 +84,12 @@ type Route struct {
 	Path string `json:"path"`
 	// KeyRequired: a request without a key is refused.
 	KeyRequired bool `json:"keyRequired"`
-	// KeyHeader holds the key, canonical.
-	KeyHeader string `json:"keyHeader"`
+	// KeySource is where the key is, when it is not in a header; empty: in KeyHeader.
+	KeySource string `json:"keySource,omitempty"`
+	// KeyHeader holds the key, canonical, when KeySource is empty.
+	KeyHeader string `json:"keyHeader,omitempty"`
+	// KeyPointer is the RFC 6901 pointer to the key, when KeySource is JSONPointer.
+	KeyPointer string `json:"keyPointer,omitempty"`
 	// KeyMaxLength in bytes, 1 to 255.
 	KeyMaxLength int `json:"keyMaxLength"`
 	// KeyPattern is an RE2 expression for the whole key; empty: any.

@@ -136,8 +136,7 @@ func (p *problems) route(at string, r Route) {
 		p.oneOf(fmt.Sprintf("%s.methods[%d]", at, i), method, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete)
 	}
 	p.check(strings.HasPrefix(r.Path, "/"), "%s.path: %q does not begin with /", at, r.Path)
-	p.requestHeader(at+".keyHeader", r.KeyHeader)
-	p.check(r.KeyHeader != "Host", "%s.keyHeader: Host holds no key", at)
+	p.keySource(at, r)
 	p.check(r.KeyMaxLength >= 1 && r.KeyMaxLength <= maxKey, "%s.keyMaxLength: %d is not between 1 and %d", at, r.KeyMaxLength, maxKey)
 	_, err := regexp.Compile(`^(?:` + r.KeyPattern + `)$`)
 	p.check(err == nil, "%s.keyPattern: %v", at, err)
@@ -146,7 +145,7 @@ func (p *problems) route(at string, r Route) {
 		p.requestHeader(fmt.Sprintf("%s.fingerprintHeaders[%d]", at, i), name)
 	}
 	for i, pointer := range r.FingerprintIgnore {
-		p.check(strings.HasPrefix(pointer, "/"), "%s.fingerprintIgnore[%d]: %q is not a JSON pointer to a field", at, i, pointer)
+		p.check(PointerProblem(pointer) == "", "%s.fingerprintIgnore[%d]: %s", at, i, PointerProblem(pointer))
 	}
 	p.oneOf(at+".inFlight", r.InFlight, "Reject", "Wait")
 	p.between(at+".maxWaitMillis", r.MaxWaitMillis, 0, maxWait)
@@ -171,6 +170,36 @@ func (p *problems) route(at string, r Route) {
 	}
 	p.between(at+".timeoutMillis", r.TimeoutMillis, time.Millisecond, maxTimeout)
 	p.check(r.WindowMillis >= r.TimeoutMillis, "%s.windowMillis: %d is shorter than timeoutMillis, %d: a retry would execute again while the app works", at, r.WindowMillis, r.TimeoutMillis)
+}
+
+func (p *problems) keySource(at string, r Route) {
+	if r.KeySource == "" {
+		p.requestHeader(at+".keyHeader", r.KeyHeader)
+		p.check(r.KeyHeader != "Host", "%s.keyHeader: Host holds no key", at)
+	} else {
+		p.oneOf(at+".keySource", r.KeySource, KeyCloudEvent, KeyJSONPointer, KeyFingerprint)
+		p.check(r.KeyHeader == "", "%s.keyHeader: %q is not looked at with keySource %s", at, r.KeyHeader, r.KeySource)
+	}
+	if r.KeySource == KeyJSONPointer {
+		p.check(PointerProblem(r.KeyPointer) == "", "%s.keyPointer: %s", at, PointerProblem(r.KeyPointer))
+	} else {
+		p.check(r.KeyPointer == "", "%s.keyPointer: it belongs to keySource %s", at, KeyJSONPointer)
+	}
+	p.check(r.KeySource != KeyFingerprint || r.KeyRequired && r.KeyPattern == "", "%s.keySource: with %s a key is never missing and matches no pattern", at, KeyFingerprint)
+}
+
+// PointerProblem says what is wrong with an RFC 6901 pointer to a field of a document; nothing: "".
+func PointerProblem(pointer string) string {
+	if pointer == "" {
+		return "the empty pointer is the whole body: name a field, such as /metadata/sentAt"
+	}
+	if !strings.HasPrefix(pointer, "/") {
+		return "a JSON pointer begins with /, as in /metadata/sentAt"
+	}
+	if strings.Contains(strings.NewReplacer("~0", "", "~1", "").Replace(pointer), "~") {
+		return "in a JSON pointer ~ is written ~0, and / within a name ~1"
+	}
+	return ""
 }
 
 // overlap asks http.ServeMux, which the sidecar matches with, whether it takes the patterns.

@@ -4,6 +4,7 @@
 // executions, so that a test can tell whether somebody in front of it kept duplicates away, and fails on request.
 //
 //	POST /payments       {"amount": 1200, "currency": "EUR", "simulate": {...}}: 201, Location, ETag, Set-Cookie and the new payment
+//	POST /payments/{door} the same by another path, for a policy to treat otherwise
 //	GET  /payments/{id}  that payment, or 404
 //	GET  /reconcile      the payment made for this client (X-Client-Id) and Idempotency-Key, or 404
 //	GET  /stats          Stats
@@ -78,6 +79,7 @@ func New() *Service {
 		byIntent: map[intent]Payment{},
 	}
 	s.mux.HandleFunc("POST /payments", s.create)
+	s.mux.HandleFunc("POST /payments/{door}", s.create)
 	s.mux.HandleFunc("GET /payments/{id}", s.get)
 	s.mux.HandleFunc("GET /reconcile", s.reconcile)
 	s.mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, s.Stats()) })
