@@ -160,4 +160,8 @@ type Sidecar struct {
 	// +kubebuilder:validation:Enum=debug;info;warn;error
 	// +optional
 	LogLevel string `json:"logLevel,omitempty"`
+
+	// tracing sends spans of enforced requests to a collector. Without it there are none, and the caller's trace context passes through to the app.
+	// +optional
+	Tracing *Tracing `json:"tracing,omitempty"`
 }

@@ -50,6 +50,9 @@ func run(ctx context.Context, args []string, env func(string) string, out io.Wri
 	settings := config.settings
 	settings.Log = slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: config.logLevel}))
 	settings.Now = time.Now
+	tracer, flush := tracing(ctx, env, settings.Log)
+	defer flush()
+	settings.Tracer = tracer
 	return proxy.Run(ctx, settings, openStore)
 }
 

@@ -144,7 +144,8 @@ type reply struct {
 
 func (r reply) replayed() bool { return r.header.Get("Idempotent-Replayed") == "true" }
 
-func (p *instance) post(key, body string) reply {
+// post sends a payment of alice's, with fields: names and values.
+func (p *instance) post(key, body string, fields ...string) reply {
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, p.url+"/payments", strings.NewReader(body))
 	if err != nil {
 		return reply{err: err}
@@ -152,6 +153,9 @@ func (p *instance) post(key, body string) reply {
 	req.Header.Set("X-Client-Id", "alice")
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Idempotency-Key", key)
+	for i := 0; i+1 < len(fields); i += 2 {
+		req.Header.Set(fields[i], fields[i+1])
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return reply{err: err}

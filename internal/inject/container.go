@@ -90,6 +90,7 @@ func container(s Sidecar, t Traffic) corev1.Container {
 		},
 	}
 	encrypt(s, &c)
+	trace(s, &c)
 	return c
 }
 

@@ -327,6 +327,9 @@ func TestHash(t *testing.T) {
 		{"the log level", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Sidecar.LogLevel = "debug" }, true},
 		{"the Secret", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Store.Postgres.DSNSecretRef.Name = "other" }, true},
 		{"the Secret's key", func(p *v1alpha1.IdempotencyPolicy) { p.Spec.Store.Postgres.DSNSecretRef.Key = "other" }, true},
+		{"tracing", func(p *v1alpha1.IdempotencyPolicy) {
+			p.Spec.Sidecar.Tracing = &v1alpha1.Tracing{Endpoint: "http://collector:4318"}
+		}, true},
 		{"encryption keys", func(p *v1alpha1.IdempotencyPolicy) {
 			p.Spec.Store.EncryptionKeySecretRef = &v1alpha1.EncryptionKeySecretRef{Name: "keys"}
 		}, true},

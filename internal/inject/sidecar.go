@@ -31,6 +31,8 @@ type Sidecar struct {
 	ConfigMap, SecretName, SecretKey string
 	// KeysSecretName and KeysSecretKey hold the keys that answers are encrypted with; empty: they are not.
 	KeysSecretName, KeysSecretKey string
+	// Tracing says where spans go; the zero value: nowhere.
+	Tracing v1alpha1.Tracing
 	// LogLevel is debug, info, warn or error.
 	LogLevel string
 	// Resources of the container, complete.
@@ -63,6 +65,9 @@ func FromPolicy(p *v1alpha1.IdempotencyPolicy, defaultImage string) Sidecar {
 	}
 	if dsn := policy.SidecarDSN(p); dsn.Name != "" {
 		s.SecretName, s.SecretKey = dsn.Name, cmp.Or(dsn.Key, "dsn")
+	}
+	if p.Spec.Sidecar.Tracing != nil {
+		s.Tracing = *p.Spec.Sidecar.Tracing
 	}
 	if keys := p.Spec.Store.EncryptionKeySecretRef; keys != nil {
 		s.KeysSecretName, s.KeysSecretKey = keys.Name, cmp.Or(keys.Key, "keys")

@@ -164,6 +164,7 @@ func (x *exchange) refuse(err error) {
 
 func (x *exchange) count(outcome string) {
 	x.proxy.count(x.route.Name, x.generation, outcome)
+	x.traceOutcome(outcome)
 }
 
 // safeguard ends a reservation whose handling ended in a way that nobody thought of: its outcome is unknown.
@@ -176,7 +177,9 @@ func (x *exchange) safeguard() {
 // settle tells the store, or the journal, how the execution ended.
 func (x *exchange) settle(op string, answer *keystore.Answer) {
 	x.settled = true
-	x.proxy.settler.settle(x.r.Context(), x.generation.link, x.record(op, answer))
+	ctx, end := x.step(x.r.Context(), op)
+	defer end(nil)
+	x.proxy.settler.settle(ctx, x.generation.link, x.record(op, answer))
 }
 
 func (x *exchange) record(op string, answer *keystore.Answer) *record {

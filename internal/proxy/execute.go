@@ -33,7 +33,9 @@ func (x *exchange) execute(seed [16]byte) {
 	defer watch.pause()
 
 	stop := x.proxy.metrics.observe(x.proxy.metrics.upstream)
-	response, untouched, err := x.proxy.upstream.send(x.outgoing(ctx, seed))
+	spanned, end := x.step(ctx, "upstream")
+	response, untouched, err := x.proxy.upstream.send(x.outgoing(spanned, seed))
+	end(err)
 	stop()
 	if err != nil {
 		x.unanswered(untouched, watch.cause())
@@ -95,6 +97,7 @@ func (x *exchange) outgoing(ctx context.Context, seed [16]byte) *http.Request {
 		header.Set("Te", "trailers") // gRPC servers insist on it, and trailers do pass
 	}
 	addForwarded(header, x.r)
+	x.continueTrace(ctx, header)
 	if _, ok := header["User-Agent"]; !ok {
 		header["User-Agent"] = nil // else net/http sends its own
 	}

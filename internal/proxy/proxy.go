@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/idempotency-dev/operator/internal/keystore"
 	"github.com/idempotency-dev/operator/internal/proxyconfig"
@@ -32,7 +33,7 @@ const (
 	headerStatus      = "Idempotency-Status"
 )
 
-// Options are what a Proxy is made of. All are needed.
+// Options are what a Proxy is made of.
 type Options struct {
 	// Upstream is the app: http, https or h2c, with host and port, without a path.
 	Upstream *url.URL
@@ -48,6 +49,8 @@ type Options struct {
 	Log *slog.Logger
 	// Now is the clock, for latencies, deadlines of clients and the end of what is certain about a reservation.
 	Now func() time.Time
+	// Tracer takes the spans of enforced requests; nil: there are none, and the caller's trace passes through.
+	Tracer trace.Tracer
 }
 
 // Proxy is the handler. Load gives it a configuration before its first request.
@@ -56,6 +59,7 @@ type Proxy struct {
 	log      *slog.Logger
 	metrics  *metrics
 	now      func() time.Time
+	tracer   trace.Tracer
 	holder   keystore.Holder
 	upstream *upstream
 	forward  *httputil.ReverseProxy
@@ -86,7 +90,7 @@ func New(o Options) (*Proxy, error) {
 	m := newMetrics(o.Registry, o.Now)
 	memory, buffers := &budget{limit: o.Limits.MemoryBytes}, &chunks{}
 	p := &Proxy{
-		limits: o.Limits, log: o.Log, metrics: m, now: o.Now, holder: keystore.NewHolder(),
+		limits: o.Limits, log: o.Log, metrics: m, now: o.Now, tracer: o.Tracer, holder: keystore.NewHolder(),
 		upstream: newUpstream(o.Upstream, o.UpstreamTLS, o.Limits.InFlight),
 		spool: &spool{
 			dir: o.Spool, memoryBytes: o.Limits.BodyMemoryBytes, bodyBytes: o.Limits.BodyBytes,
@@ -173,6 +177,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x := &exchange{proxy: p, generation: g, route: rt, w: w, r: r, control: http.NewResponseController(w)}
+	defer x.trace()() //nolint:contextcheck // an exchange carries its request's context
 	if g.config.Mode == "Audit" {
 		x.audit() //nolint:contextcheck // an exchange carries its request's context
 		return

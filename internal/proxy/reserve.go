@@ -63,7 +63,9 @@ func (x *exchange) wait(d keystore.Decision) (keystore.Decision, error) {
 // ask is one question.
 func (x *exchange) ask(reservation keystore.Reservation) (keystore.Decision, error) {
 	x.sure = x.proxy.now().Add(x.generation.link.lease / 2)
-	d, doubtful, err := x.generation.link.reserve(x.r.Context(), reservation)
+	ctx, end := x.step(x.r.Context(), "reserve")
+	d, doubtful, err := x.generation.link.reserve(ctx, reservation)
+	end(err)
 	if err != nil && doubtful {
 		x.doubtful = true
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/idempotency-dev/operator/internal/keystore"
 	"github.com/idempotency-dev/operator/internal/proxyconfig"
@@ -38,6 +39,8 @@ type Settings struct {
 	// nobody need. UpstreamName is the name that its certificate has to hold; empty: the URL's host.
 	UpstreamCA   string
 	UpstreamName string
+	// Tracer takes the spans of enforced requests; nil: there are none.
+	Tracer trace.Tracer
 	// Pprof serves profiles on the admin address.
 	Pprof bool
 	// Listen is the address for traffic, Admin the one for probes and metrics.
@@ -68,7 +71,7 @@ func Run(ctx context.Context, s Settings, open Opener) error {
 	if err != nil {
 		return err
 	}
-	p, err := New(Options{Upstream: s.Upstream, UpstreamTLS: trust, Spool: s.Spool, Limits: s.Limits, Registry: registry, Log: s.Log, Now: s.Now})
+	p, err := New(Options{Upstream: s.Upstream, UpstreamTLS: trust, Spool: s.Spool, Limits: s.Limits, Registry: registry, Log: s.Log, Now: s.Now, Tracer: s.Tracer})
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,8 @@ func (x *exchange) inquire(seed [16]byte) (answer *keystore.Answer, absent bool)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.r.Context()), x.route.timeout)
 	defer cancel()
 	defer context.AfterFunc(x.proxy.ending, cancel)()
+	ctx, end := x.step(ctx, "reconcile")
+	defer end(nil)
 	header := x.keyHeader()
 	header["User-Agent"], header["Accept-Encoding"] = nil, []string{"identity"}
 	header[headerReservation], header[headerSeed] = []string{x.attempt()}, []string{formatUUID(seed)}
@@ -40,6 +42,7 @@ func (x *exchange) inquire(seed [16]byte) (answer *keystore.Answer, absent bool)
 			header[name] = values
 		}
 	}
+	x.continueTrace(ctx, header)
 	to, err := url.ParseRequestURI(x.route.ReconcilePath)
 	if err != nil {
 		return nil, false // proxyconfig.Validate parsed it already
