@@ -12,6 +12,10 @@ bench-controller: ## The manager with 5,000 policies and 10,000 pods, on a priva
 bench-keystore: ## The key store against the textbook, on a private PostgreSQL.
 	$(GO) run ./bench/keystore
 
+.PHONY: soak-consumers
+soak-consumers: ## 100,000 messages from NATS and RabbitMQ, a fifth of them twice, to consumers that are killed: each effect once.
+	$(GO) test ./test/consumers -count=1 -timeout 30m -v -run '^TestLoad$$' -messages 100000
+
 .PHONY: bench-retention
 bench-retention: ## Retiring a day of entries against deleting it, and a thousand keyspaces.
 	$(GO) run ./bench/retention
