@@ -121,6 +121,10 @@ func (p *platform) awaitCluster(name, condition string, is metav1.ConditionStatu
 		if c.Status.Namespaces == nil || *c.Status.Namespaces != counts {
 			return fmt.Errorf("namespaces are %+v, not %+v; worst %+v", c.Status.Namespaces, counts, c.Status.Worst)
 		}
+		seenReasons.Store(reason, true)
+		for _, at := range c.Status.Worst {
+			seenReasons.Store(at.Reason, true)
+		}
 		return nil
 	})
 	return last
@@ -163,6 +167,7 @@ func TestClusterPolicy(t *testing.T) {
 	p.seenCluster(p.name, status.InProgressStatus) // nobody runs yet
 	p.run(clock.RealClock{}, false)
 	p.awaitCluster(p.name, v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, namespaces(2, 2, 0, 0))
+	p.awaitCluster(p.name, v1alpha1.ConditionDistributed, metav1.ConditionTrue, v1alpha1.ReasonDistributed, namespaces(2, 2, 0, 0))
 	p.seenCluster(p.name, status.CurrentStatus)
 	if names, want := p.keyspaces(), []string{a + "." + made, b + "." + made}; !slices.Equal(names, slices.Sorted(slices.Values(want))) {
 		t.Errorf("keyspaces are %v, want %v", names, want)

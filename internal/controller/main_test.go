@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -70,6 +71,14 @@ func TestMain(m *testing.M) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(&logged, nil)))
 	ctrl.SetLogger(logr.FromSlogHandler(slog.Default().Handler()))
 	pgtest.Main(m)
+	if flag.Lookup("test.run").Value.String() != "" || flag.Lookup("test.skip").Value.String() != "" || flag.Lookup("test.list").Value.String() != "" {
+		return // only some tests ran
+	}
+	if unseen, err := unseenReasons(); err != nil || len(unseen) > 0 {
+		fmt.Fprintln(os.Stderr, "FAIL: no test has brought about, on a server, the reasons", unseen, err)
+		_ = environment.Stop()
+		os.Exit(1) //nolint:gocritic // what is deferred has just been done
+	}
 }
 
 func connect(environment *envtest.Environment) error {

@@ -140,6 +140,7 @@ func TestSidecarsWayIn(t *testing.T) {
 	t.Parallel()
 	w := newWholeWorld(t)
 	w.ready("payments", nil)
+	w.await("payments", v1alpha1.ConditionPartitionsReady, metav1.ConditionTrue, v1alpha1.ReasonMaintained)
 	p, err := w.get("payments")
 	if err != nil {
 		t.Fatal(err)

@@ -260,6 +260,7 @@ func (w *world) await(name, condition string, status metav1.ConditionStatus, rea
 		for _, c := range p.Status.Conditions {
 			if c.Type == condition && c.Status == status && c.Reason == reason && c.ObservedGeneration == p.Generation {
 				message = c.Message
+				seenReasons.Store(reason, true)
 				return nil
 			}
 		}
