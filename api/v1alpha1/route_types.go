@@ -197,6 +197,10 @@ const (
 
 // Responses says which answers are recorded and how.
 type Responses struct {
+	// store: Full records answers whole. Reference leaves the body of a 2xx with a Location on the app where it is: a replay gets it from there, with the caller's credentials.
+	// +kubebuilder:default=Full
+	// +optional
+	Store ResponseStore `json:"store,omitempty"`
 	// maxBytes of a recorded body. A larger answer reaches the first caller whole; a retry is told that it cannot be replayed.
 	// +kubebuilder:default="1Mi"
 	// +optional
@@ -214,6 +218,17 @@ type Responses struct {
 	// +optional
 	Statuses map[string]StatusRule `json:"statuses,omitempty"`
 }
+
+// ResponseStore is how answers are recorded.
+// +kubebuilder:validation:Enum=Full;Reference
+type ResponseStore string
+
+const (
+	// ResponseFull records answers whole.
+	ResponseFull ResponseStore = "Full"
+	// ResponseReference leaves bodies where Location says.
+	ResponseReference ResponseStore = "Reference"
+)
 
 // StatusRule is what becomes of an answer.
 // +kubebuilder:validation:Enum=Store;Release

@@ -133,6 +133,8 @@ func describeState(e postgres.Entry) string {
 		return "Unknown: it may or may not have taken effect; settle it"
 	case e.Answer != nil && e.Answer.Tombstone == keystore.Sealed:
 		return "Completed: retries get the recorded answer, which is encrypted"
+	case e.Answer != nil && e.Answer.Tombstone == keystore.Referenced:
+		return "Completed: retries get the body from the service, at Location"
 	case e.Answer != nil && e.Answer.Tombstone != "":
 		return fmt.Sprintf("Completed: it took effect, and its answer was not kept (%s)", e.Answer.Tombstone)
 	default:

@@ -110,6 +110,8 @@ func TestAdmission(t *testing.T) {
 		{spec: route(`key: {source: {fingerprint: {}}}`), want: "write the route's own window", reason: "how long equal requests are one cannot be guessed"},
 		{spec: route(`key: {source: {fingerprint: {}}, required: false}, window: 1m`), want: "remove required and pattern", reason: "a fingerprint is never missing"},
 		{spec: route(`key: {source: {fingerprint: {}}, pattern: a}, window: 1m`), want: "remove required and pattern", reason: "a fingerprint matches no pattern"},
+		{spec: route(`responses: {store: Reference}`), reason: "bodies stay with the app"},
+		{spec: route(`responses: {store: Link}`), want: "Unsupported value: \"Link\"", reason: "another way to keep answers"},
 		{spec: `routes: []`, want: "spec.routes", reason: "no route protects nothing"},
 		{spec: `routes: [{name: a, methods: [POST], path: payments}]`, want: "a path begins with /", reason: "a relative path"},
 		{spec: `routes: [{name: a, methods: [GET], path: /}]`, want: "Unsupported value: \"GET\"", reason: "GET has no effect to protect"},

@@ -158,7 +158,8 @@ type Decision struct {
 
 // Answer is a recorded response, or a tombstone.
 type Answer struct {
-	// Tombstone, when not empty, says why the response cannot be replayed. Status is the response's; Header and Body are empty but with Sealed.
+	// Tombstone, when not empty, says why the response cannot be replayed as it is here. Status is the response's; Header and Body are empty, but with
+	// Sealed, and the header with Referenced.
 	Tombstone Tombstone
 	// Status is the HTTP status code.
 	Status int
@@ -168,7 +169,7 @@ type Answer struct {
 	Body []byte
 }
 
-// Tombstone says why a response cannot be replayed.
+// Tombstone says why a response cannot be replayed as it was recorded.
 type Tombstone string
 
 // The reasons for a tombstone.
@@ -177,6 +178,8 @@ const (
 	TooLarge Tombstone = "TooLarge"
 	// Streamed: the response was a stream.
 	Streamed Tombstone = "Streamed"
+	// Referenced: the body is left where Location in Header says, for the app to give it again.
+	Referenced Tombstone = "Referenced"
 	// Sealed: Header and Body are encrypted. Package sealed opens them; for everybody else the response was not kept.
 	Sealed Tombstone = "Sealed"
 	// Unreadable: the response is Sealed, and cannot be opened. It is never stored.

@@ -90,6 +90,9 @@ func compileRoute(r v1alpha1.Route, window v1alpha1.Duration) proxyconfig.Route 
 		StatusRules:         compileStatuses(r.Responses.Statuses),
 		TimeoutMillis:       millis(r.Timeout),
 	}
+	if r.Responses.Store == v1alpha1.ResponseReference {
+		compiled.ResponseStore = proxyconfig.ResponseReference
+	}
 	compileKeySource(r.Key.Source, &compiled)
 	return compiled
 }

@@ -88,7 +88,7 @@ spec:
     inFlight: {mode: Wait, maxWait: 500ms}
     onUnknownOutcome: Reconcile
     reconcilePath: /reconcile
-    responses: {maxBytes: 64Ki, headers: [x-b, X-A], statuses: {"503": Store, "422": Release}}
+    responses: {store: Reference, maxBytes: 64Ki, headers: [x-b, X-A], statuses: {"503": Store, "422": Release}}
     timeout: 1m30s
   - {name: create, methods: [POST], path: /payments, onUnknownOutcome: Reexecute}
 `

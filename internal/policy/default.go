@@ -56,6 +56,7 @@ func defaultRoute(r *v1alpha1.Route) {
 	setDefault(&r.InFlight.Mode, v1alpha1.InFlightReject)
 	setDefault(&r.InFlight.MaxWait, "2s")
 	setDefault(&r.OnUnknownOutcome, v1alpha1.UnknownBlock)
+	setDefault(&r.Responses.Store, v1alpha1.ResponseFull)
 	// A quantity that was written as "0" remembers its text and so differs from one that was not written.
 	setDefault(&r.Responses.MaxBytes, resource.MustParse("1Mi"))
 	setDefault(&r.Timeout, "30s")

@@ -50,7 +50,7 @@ spec:
     fingerprint: {canonicalJSON: false}
     inFlight: {mode: Wait, maxWait: 500ms}
     onUnknownOutcome: Reexecute
-    responses: {maxBytes: "0"}
+    responses: {store: Reference, maxBytes: "0"}
     timeout: 5s
   sidecar: {logLevel: debug}
   rollout: {strategy: Restart}

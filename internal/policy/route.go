@@ -217,7 +217,7 @@ func validateAppPath(at *field.Path, path, example string) field.ErrorList {
 }
 
 func validateResponses(at *field.Path, responses v1alpha1.Responses) field.ErrorList {
-	var errs field.ErrorList
+	errs := oneOf(at.Child("store"), responses.Store, v1alpha1.ResponseFull, v1alpha1.ResponseReference)
 	if responses.MaxBytes.Sign() < 0 || responses.MaxBytes.Cmp(maxResponse) > 0 {
 		errs = append(errs, field.Invalid(at.Child("maxBytes"), responses.MaxBytes.String(), "write a size from 0 to 64Mi"))
 	}

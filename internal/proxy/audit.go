@@ -68,7 +68,7 @@ func auditOutcome(d keystore.Decision) (outcome string, mine bool) {
 	case keystore.New, keystore.TakenOver:
 		return "executed", true
 	case keystore.Completed:
-		if d.Answer != nil && d.Answer.Tombstone != "" {
+		if d.Answer != nil && d.Answer.Tombstone != "" && d.Answer.Tombstone != keystore.Referenced {
 			return kindOf(errNotReplayable).outcome, false
 		}
 		return "replayed", false
@@ -90,7 +90,11 @@ func watchResponse(response *http.Response) error {
 	if !ok || response.StatusCode == http.StatusSwitchingProtocols {
 		return nil
 	}
-	response.Body = &watched{ReadCloser: response.Body, x: x, response: response, keep: !isStream(response.Header), why: keystore.Streamed}
+	w := &watched{ReadCloser: response.Body, x: x, response: response, keep: !isStream(response.Header), why: keystore.Streamed}
+	if x.refers(response) {
+		w.keep, w.why = false, keystore.Referenced
+	}
+	response.Body = w
 	return nil
 }
 
@@ -120,7 +124,7 @@ func (b *watched) Read(p []byte) (int, error) {
 
 func (b *watched) answer() *keystore.Answer {
 	if !b.keep {
-		return &keystore.Answer{Tombstone: b.why, Status: b.response.StatusCode}
+		return b.x.route.unkept(b.response, b.why)
 	}
 	return b.x.route.answer(b.response, b.body)
 }

@@ -32,6 +32,9 @@ var (
 	errInFlight            = errors.New("a request with this key is being executed")
 	errOutcomeUnknown      = errors.New("an earlier request with this key may or may not have taken effect")
 	errNotReplayable       = errors.New("the request was executed and its answer was not kept")
+	errAnswerGone          = errors.New("the request was executed, and what it has made is not there, or not for this caller")
+	errAnswerMoved         = errors.New("the request was executed, and what it has made is elsewhere by now")
+	errAnswerUnavailable   = errors.New("the request was executed, and the service does not give the answer now")
 	errUpstreamUnreachable = errors.New("the service cannot be reached; the request was not executed")
 	errUpstreamFailed      = errors.New("the service did not answer; the request may have taken effect")
 	errUpstreamTimeout     = errors.New("the service did not answer in time; the request may have taken effect")
@@ -68,6 +71,9 @@ var kinds = []kind{
 	{errUnauthorized, http.StatusUnauthorized, "replay-unauthorized", "Credentials are not accepted for the replay", "replay_unauthorized", false},
 	{errForbidden, http.StatusForbidden, "replay-forbidden", "Caller may not have the answer", "replay_forbidden", false},
 	{errUnauthorizer, http.StatusServiceUnavailable, "replay-undecided", "Service does not say whether the caller may have the answer", "replay_undecided", true},
+	{errAnswerGone, http.StatusConflict, "answer-gone", "Request was executed, what it has made is gone", "answer_gone", false},
+	{errAnswerMoved, http.StatusConflict, "answer-moved", "Request was executed, what it has made has moved", "answer_moved", false},
+	{errAnswerUnavailable, http.StatusServiceUnavailable, "answer-unavailable", "Answer cannot be had now", "answer_unavailable", true},
 	{errUpstreamUnreachable, http.StatusBadGateway, "upstream-unreachable", "Service cannot be reached", "upstream_unreachable", true},
 	{errUpstreamFailed, http.StatusBadGateway, "upstream-failed", "Service did not answer", "upstream_failed", false},
 	{errUpstreamTimeout, http.StatusGatewayTimeout, "upstream-timeout", "Service did not answer in time", "upstream_timeout", false},

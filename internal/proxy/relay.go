@@ -56,6 +56,9 @@ func (y *relay) begin() {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	switch {
+	case y.x.refers(y.response):
+		y.overflow(keystore.Referenced)
+		y.start()
 	case isStream(y.response.Header):
 		y.overflow(keystore.Streamed)
 		y.start()
@@ -236,7 +239,7 @@ func (y *relay) truncated() {
 // answer is what is recorded.
 func (y *relay) answer() *keystore.Answer {
 	if !y.keep {
-		return &keystore.Answer{Tombstone: y.why, Status: y.response.StatusCode}
+		return y.x.route.unkept(y.response, y.why)
 	}
 	return y.x.route.answer(y.response, y.body)
 }

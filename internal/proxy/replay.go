@@ -19,6 +19,10 @@ func (x *exchange) replay(answer *keystore.Answer) {
 		x.refuse(err)
 		return
 	}
+	if answer.Tombstone == keystore.Referenced {
+		x.rebuild(answer)
+		return
+	}
 	if answer.Tombstone != "" {
 		x.refuse(&refusal{err: errNotReplayable, originalStatus: answer.Status})
 		return

@@ -38,6 +38,7 @@ type publishedRoute struct {
 	Window      string   `json:"window"`
 	InFlight    string   `json:"inFlight"`
 	Unknown     string   `json:"onUnknownOutcome"`
+	Replay      string   `json:"replay"`
 	MaxBytes    int64    `json:"responseMaxBytes"`
 }
 
@@ -49,7 +50,7 @@ func publish(c proxyconfig.Config) publication {
 			Key: publishedKey(r), KeyRequired: r.KeyRequired, KeyHeader: r.KeyHeader, KeyPointer: r.KeyPointer, KeyLength: r.KeyMaxLength, KeyPattern: r.KeyPattern,
 			Fingerprint: publishedFingerprint(r), Headers: r.FingerprintHeaders, Ignored: r.FingerprintIgnore,
 			Window:   (time.Duration(r.WindowMillis) * time.Millisecond).String(),
-			InFlight: r.InFlight, Unknown: r.OnUnknownOutcome, MaxBytes: r.ResponseMaxBytes,
+			InFlight: r.InFlight, Unknown: r.OnUnknownOutcome, Replay: publishedReplay(r), MaxBytes: r.ResponseMaxBytes,
 		})
 	}
 	return p
@@ -78,6 +79,13 @@ func publishedKey(r proxyconfig.Route) string {
 		return "none is sent: requests that are the same have one effect while the first is kept"
 	}
 	return "a quoted string (RFC 9651) or the same text without quotes; printable ASCII"
+}
+
+func publishedReplay(r proxyconfig.Route) string {
+	if r.ResponseStore == proxyconfig.ResponseReference {
+		return "status as recorded, and what the service gives at Location by then; without a Location, the answer as recorded"
+	}
+	return "the answer as recorded"
 }
 
 func publishedFingerprint(r proxyconfig.Route) string {

@@ -41,7 +41,7 @@ func (p publication) page() []byte {
 			write("; leaving out <code>%s</code>", strings.Join(r.Ignored, ", "))
 		}
 		write("</dd>\n<dt>Kept for</dt><dd>%s</dd>\n<dt>While a request with the key is executed</dt><dd>%s</dd>\n", r.Window, r.InFlight)
-		write("<dt>When the outcome is not known</dt><dd>%s</dd>\n<dt>Largest recorded answer</dt><dd>%s bytes</dd>\n</dl>\n", r.Unknown, fmt.Sprint(r.MaxBytes))
+		write("<dt>When the outcome is not known</dt><dd>%s</dd>\n<dt>A retry gets</dt><dd>%s</dd>\n<dt>Largest recorded answer</dt><dd>%s bytes</dd>\n</dl>\n", r.Unknown, r.Replay, fmt.Sprint(r.MaxBytes))
 	}
 	write("</body>\n</html>\n")
 	return out.Bytes()

@@ -135,6 +135,7 @@ func TestValidate(t *testing.T) {
 		{"routes[0].replayAuthorization", func(c *Config) { c.Routes[0].ReplayAuthorization = "//other.example/may" }},
 		{"routes[0].replayAuthorization", func(c *Config) { c.Routes[0].ReplayAuthorization = "may" }},
 		{"routes[0].replayAuthorization", func(c *Config) { c.Routes[0].ReplayAuthorization = "/may?x" }},
+		{"routes[0].responseStore", func(c *Config) { c.Routes[0].ResponseStore = "Full" }},
 		{"routes[0].responseMaxBytes", func(c *Config) { c.Routes[0].ResponseMaxBytes = -1 }},
 		{"routes[0].responseMaxBytes", func(c *Config) { c.Routes[0].ResponseMaxBytes = 64<<20 + 1 }},
 		{"routes[0].responseHeaders[0]", func(c *Config) { c.Routes[0].ResponseHeaders[0] = "" }},

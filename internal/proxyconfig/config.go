@@ -75,6 +75,9 @@ const (
 	KeyFingerprint = "Fingerprint"
 )
 
+// ResponseReference is the value of Route.ResponseStore beside the empty one.
+const ResponseReference = "Reference"
+
 // Route is one kind of enforced request.
 type Route struct {
 	Name string `json:"name"`
@@ -112,6 +115,8 @@ type Route struct {
 	ReconcilePath string `json:"reconcilePath,omitempty"`
 	// ReplayAuthorization is a path on the app that is asked before a replay; empty: nobody is.
 	ReplayAuthorization string `json:"replayAuthorization,omitempty"`
+	// ResponseStore is Reference where bodies stay where Location says; empty: answers are recorded whole.
+	ResponseStore string `json:"responseStore,omitempty"`
 	// ResponseMaxBytes of a recorded body.
 	ResponseMaxBytes int64 `json:"responseMaxBytes"`
 	// ResponseHeaders to record beside the built-in ones, canonical and sorted.

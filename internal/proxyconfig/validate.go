@@ -159,6 +159,7 @@ func (p *problems) route(at string, r Route) {
 		ok := err == nil && strings.HasPrefix(r.ReplayAuthorization, "/") && !strings.HasPrefix(r.ReplayAuthorization, "//") && !strings.ContainsAny(r.ReplayAuthorization, "?#")
 		p.check(ok, "%s.replayAuthorization: %q is no path", at, r.ReplayAuthorization)
 	}
+	p.oneOf(at+".responseStore", r.ResponseStore, "", ResponseReference)
 	p.check(r.ResponseMaxBytes >= 0 && r.ResponseMaxBytes <= maxResponse, "%s.responseMaxBytes: %d is not between 0 and %d", at, r.ResponseMaxBytes, maxResponse)
 	for i, name := range r.ResponseHeaders {
 		p.header(fmt.Sprintf("%s.responseHeaders[%d]", at, i), name)

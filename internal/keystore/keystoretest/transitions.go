@@ -216,6 +216,7 @@ func answersByteForByte(b *bench) {
 		{"smallest status", keystore.Answer{Status: 100}},
 		{"largest status", keystore.Answer{Status: 999}},
 		{"too large", keystore.Answer{Status: 201, Tombstone: keystore.TooLarge}},
+		{"referenced", keystore.Answer{Status: 201, Tombstone: keystore.Referenced, Header: http.Header{"Location": {"/payments/1"}}}},
 		{"streamed", keystore.Answer{Status: 200, Tombstone: keystore.Streamed}},
 	} {
 		r := b.request(strings.ReplaceAll(row.reason, " ", "-"))

@@ -20,8 +20,10 @@ import (
 const (
 	// headerKey is the only field in the header of a sealed answer: the id of its key.
 	headerKey = "Idempotency-Sealed"
-	// version is the first byte of a sealed body. What follows is the nonce, and then the ciphertext with its tag.
-	version = 1
+	// whole, or reference for an answer that is Referenced, is the first byte of a sealed body: its version. What follows is the nonce, and then the
+	// ciphertext with its tag.
+	whole     = 1
+	reference = 2
 	// purpose keeps what is derived here apart from whatever else a key may be used for.
 	purpose = "idempotency sealed answer v1"
 )
@@ -60,7 +62,9 @@ func (p place) aead(key []byte) (cipher.AEAD, error) {
 }
 
 // bound is what stays in clear beside the ciphertext and is authenticated with it.
-func bound(status int) []byte { return strconv.AppendInt([]byte{version}, int64(status), 10) }
+func bound(version byte, status int) []byte {
+	return strconv.AppendInt([]byte{version}, int64(status), 10)
+}
 
 // seal is answer as it is stored: a tombstone for whoever cannot open it, a sidecar of an older version included.
 func (r *Ring) seal(p place, answer keystore.Answer) (keystore.Answer, error) {
@@ -72,13 +76,17 @@ func (r *Ring) seal(p place, answer keystore.Answer) (keystore.Answer, error) {
 	if err != nil {
 		return keystore.Answer{}, err
 	}
+	version := byte(whole)
+	if answer.Tombstone == keystore.Referenced {
+		version = reference
+	}
 	body := make([]byte, 1, 1+len(plain)+aead.Overhead())
 	body[0] = version
 	return keystore.Answer{
 		Tombstone: keystore.Sealed,
 		Status:    answer.Status,
 		Header:    http.Header{headerKey: {r.active}},
-		Body:      aead.Seal(body, nil, plain, bound(answer.Status)), //nolint:gosec // this AEAD makes its nonce itself, and wants none
+		Body:      aead.Seal(body, nil, plain, bound(version, answer.Status)), //nolint:gosec // this AEAD makes its nonce itself, and wants none
 	}, nil
 }
 
@@ -91,18 +99,23 @@ func (r *Ring) open(p place, stored keystore.Answer) (keystore.Answer, error) {
 	if !known {
 		return keystore.Answer{}, ErrKeyUnknown
 	}
-	if len(stored.Body) == 0 || stored.Body[0] != version {
+	if len(stored.Body) == 0 || stored.Body[0] != whole && stored.Body[0] != reference {
 		return keystore.Answer{}, ErrDamaged
 	}
+	version := stored.Body[0]
 	aead, err := p.aead(key)
 	if err != nil {
 		return keystore.Answer{}, err
 	}
-	plain, err := aead.Open(nil, nil, stored.Body[1:], bound(stored.Status))
+	plain, err := aead.Open(nil, nil, stored.Body[1:], bound(version, stored.Status))
 	if err != nil {
 		return keystore.Answer{}, ErrDamaged
 	}
-	return decode(stored.Status, plain)
+	answer, err := decode(stored.Status, plain)
+	if err == nil && version == reference {
+		answer.Tombstone = keystore.Referenced
+	}
+	return answer, err
 }
 
 // encode writes header and body: the length of the header, the header in JSON, and the body. Field values are bytes, not text, so they are in base64.

@@ -39,6 +39,7 @@ func TestSealAndOpen(t *testing.T) {
 	}{
 		{"header and body", sample()},
 		{"nothing", keystore.Answer{Status: 204}},
+		{"a reference", keystore.Answer{Status: 201, Tombstone: keystore.Referenced, Header: http.Header{"Location": {"/payments/secret"}}}},
 		{"a body that begins like a header", keystore.Answer{Status: 200, Body: []byte("\x02{}")}},
 		{"a megabyte", keystore.Answer{Status: 200, Body: bytes.Repeat([]byte("0123456789abcdef"), 1<<16)}},
 	} {
@@ -100,6 +101,8 @@ func TestOpensNowhereElse(t *testing.T) {
 		{"an unknown key's id", here, func(a *keystore.Answer) { a.Header = http.Header{headerKey: {"c"}} }, ErrKeyUnknown},
 		{"no key's id", here, func(a *keystore.Answer) { a.Header = nil }, ErrKeyUnknown},
 		{"no body", here, func(a *keystore.Answer) { a.Body = nil }, ErrDamaged},
+		{"a whole answer as a reference", here, func(a *keystore.Answer) { a.Body[0] = reference }, ErrDamaged},
+		{"another version", here, func(a *keystore.Answer) { a.Body[0] = 3 }, ErrDamaged},
 		{"the version alone", here, func(a *keystore.Answer) { a.Body = a.Body[:1] }, ErrDamaged},
 		{"one byte less", here, func(a *keystore.Answer) { a.Body = a.Body[:len(a.Body)-1] }, ErrDamaged},
 		{"one byte more", here, func(a *keystore.Answer) { a.Body = append(a.Body, 0) }, ErrDamaged},

@@ -51,7 +51,7 @@ func (s *Store) Reserve(ctx context.Context, r keystore.Reservation) (keystore.D
 // Complete implements keystore.Store. What an answer is sealed with differs from call to call; the first that arrives stays.
 func (s *Store) Complete(ctx context.Context, o keystore.Ownership, answer keystore.Answer) error {
 	ring := s.config.Ring()
-	if ring == nil || answer.Tombstone != "" {
+	if ring == nil || answer.Tombstone != "" && answer.Tombstone != keystore.Referenced {
 		return s.Store.Complete(ctx, o, answer)
 	}
 	answer, err := ring.seal(place{s.config.Keyspace, o.Client, o.Key}, answer)
