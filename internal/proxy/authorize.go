@@ -37,8 +37,7 @@ func (x *exchange) authorize() error {
 	defer cancel()
 	defer context.AfterFunc(x.proxy.ending, cancel)()
 	to.Scheme, to.Host = x.proxy.upstream.url.Scheme, x.proxy.upstream.url.Host
-	question := (&http.Request{Method: http.MethodGet, URL: to, Host: x.r.Host, Header: x.questionHeader()}).WithContext(ctx)
-	response, _, err := x.proxy.upstream.send(question)
+	response, _, err := x.proxy.upstream.send(ctx, &http.Request{Method: http.MethodGet, URL: to, Host: x.r.Host, Header: x.questionHeader()})
 	if err != nil {
 		return errUnauthorizer
 	}

@@ -28,7 +28,7 @@ func canonicalJSON(document []byte, ignored map[string]bool) ([]byte, bool) {
 	return out, true
 }
 
-// maxDepth of a document: every level of objects copies what it holds once more.
+// maxDepth of a document: every level of objects that are not in order copies what it holds once more.
 const maxDepth = 128
 
 // canonicalizer reads a document that is known to be valid.
@@ -67,7 +67,7 @@ func (c *canonicalizer) value(out []byte, pointer string) ([]byte, bool) {
 		return appendQuoted(out, text), ok
 	default:
 		start := c.at
-		for c.at < len(c.in) && !bytes.ContainsRune([]byte(" \t\r\n,]}"), rune(c.in[c.at])) {
+		for c.at < len(c.in) && strings.IndexByte(" \t\r\n,]}", c.in[c.at]) < 0 {
 			c.at++
 		}
 		return append(out, c.in[start:c.at]...), true
@@ -101,14 +101,16 @@ func (c *canonicalizer) array(out []byte, pointer string) ([]byte, bool) {
 	return append(out, ']'), true
 }
 
+// member is one of an object: its name, and where it is written, a comma behind it. One that is ignored is written nowhere.
 type member struct {
-	name  string
-	order []uint16 // https://www.rfc-editor.org/rfc/rfc8785#section-3.2.3: by UTF-16 code units
-	value []byte
+	name       []byte
+	begin, end int
 }
 
 func (c *canonicalizer) object(out []byte, pointer string) ([]byte, bool) {
 	c.at++
+	out = append(out, '{')
+	first := len(out)
 	var members []member
 	for c.peek() != '}' {
 		if c.in[c.at] == ',' {
@@ -121,30 +123,58 @@ func (c *canonicalizer) object(out []byte, pointer string) ([]byte, bool) {
 		}
 		c.peek()
 		c.at++ // the colon
-		value, ok := c.value(nil, c.child(pointer, name))
-		if !ok {
+		at, begin := c.child(pointer, string(name)), len(out)
+		if out, ok = c.value(append(appendQuoted(out, name), ':'), at); !ok {
 			return nil, false
 		}
-		members = append(members, member{name, utf16.Encode([]rune(name)), value})
-	}
-	c.at++
-	slices.SortFunc(members, func(a, b member) int { return slices.Compare(a.order, b.order) })
-	out = append(out, '{')
-	first := true
-	for i, m := range members {
-		if i > 0 && members[i-1].name == m.name {
-			return nil, false
-		}
-		if c.ignored[c.child(pointer, m.name)] {
-			continue
-		}
-		if !first {
+		if c.ignored[at] {
+			out = out[:begin]
+		} else {
 			out = append(out, ',')
 		}
-		first = false
-		out = append(append(appendQuoted(out, m.name), ':'), m.value...)
+		members = append(members, member{name, begin, len(out)})
+	}
+	c.at++
+	if !sortMembers(out, first, members) {
+		return nil, false
+	}
+	if len(out) > first {
+		out = out[:len(out)-1] // the last comma
 	}
 	return append(out, '}'), true
+}
+
+// sortMembers puts what is written from first on in the order of names, and reports false when two are the same.
+func sortMembers(out []byte, first int, members []member) bool {
+	byName := func(a, b member) int { return compareNames(a.name, b.name) }
+	if !slices.IsSortedFunc(members, byName) {
+		slices.SortFunc(members, byName)
+		written := bytes.Clone(out[first:])
+		out = out[:first]
+		for _, m := range members {
+			out = append(out, written[m.begin-first:m.end-first]...)
+		}
+	}
+	for i := range len(members) - 1 {
+		if bytes.Equal(members[i].name, members[i+1].name) {
+			return false
+		}
+	}
+	return true
+}
+
+// compareNames goes by UTF-16 code units, of which those of characters beyond U+FFFF come before some others':
+// https://www.rfc-editor.org/rfc/rfc8785#section-3.2.3
+func compareNames(a, b []byte) int {
+	for len(a) > 0 && len(b) > 0 {
+		runeA, sizeA := utf8.DecodeRune(a)
+		runeB, sizeB := utf8.DecodeRune(b)
+		if runeA != runeB {
+			return slices.Compare(utf16.AppendRune(nil, runeA), utf16.AppendRune(nil, runeB))
+		}
+		a, b = a[sizeA:], b[sizeB:]
+	}
+	return len(a) - len(b)
 }
 
 // child is the pointer to a member or element; "" when no pointer is ignored and none is needed.
@@ -157,19 +187,21 @@ func (c *canonicalizer) child(pointer, name string) string {
 
 var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1") // https://www.rfc-editor.org/rfc/rfc6901#section-3
 
-// text reads a string and reports false for a lone surrogate in it.
-func (c *canonicalizer) text() (string, bool) {
+// text reads a string and reports false for a lone surrogate in it. One without escapes is a part of the document.
+func (c *canonicalizer) text() ([]byte, bool) {
 	c.at++ // the quote
-	var text []byte
+	start := c.at
+	c.at += bytes.IndexAny(c.in[c.at:], `"\`)
+	text := c.in[start:c.at:c.at]
 	for {
 		switch b := c.in[c.at]; b {
 		case '"':
 			c.at++
-			return string(text), true
+			return text, true
 		case '\\':
 			r, ok := c.escaped()
 			if !ok {
-				return "", false
+				return nil, false
 			}
 			text = utf8.AppendRune(text, r)
 		default:
@@ -208,11 +240,11 @@ func (c *canonicalizer) unit() rune {
 }
 
 // appendQuoted escapes what it must and nothing else. https://www.rfc-editor.org/rfc/rfc8785#section-3.2.2.2
-func appendQuoted(out []byte, text string) []byte {
+func appendQuoted(out, text []byte) []byte {
 	const hex = "0123456789abcdef"
 	out = append(out, '"')
-	for i := range len(text) {
-		switch b := text[i]; {
+	for _, b := range text {
+		switch {
 		case b == '"' || b == '\\':
 			out = append(out, '\\', b)
 		case b >= ' ':

@@ -143,12 +143,13 @@ func memberAttribute(document []byte, name string) (string, error) {
 
 // checkEvent refuses what is structured in a way in which nobody here can find the event.
 func checkEvent(header http.Header) error {
-	mediaType := strings.ToLower(mediaTypeOf(header))
+	mediaType, json := mediaTypeOf(header)
+	mediaType = strings.ToLower(mediaType)
 	if strings.HasPrefix(mediaType, structuredEvent+"-batch") {
 		return fmt.Errorf("%w: a batch holds many events, each with a key of its own; send them one by one", errKeyInvalid)
 	}
 	base, _, _ := strings.Cut(mediaType, ";")
-	if base != structuredEvent+"+json" || !isJSON(mediaType) {
+	if base != structuredEvent+"+json" || !json {
 		return fmt.Errorf("%w: of structured events only %s+json, in UTF-8, can be read", errKeyInvalid, structuredEvent)
 	}
 	return nil

@@ -6,7 +6,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -32,11 +32,12 @@ func (x *exchange) execute(seed [16]byte) {
 	watch := &stopwatch{ctx: ctx, limit: x.route.timeout, timer: time.AfterFunc(x.route.timeout, func() { cancel(errUpstreamTimeout) })}
 	defer watch.pause()
 
-	stop := x.proxy.metrics.observe(x.proxy.metrics.upstream)
+	out, begin := x.outgoing(seed), x.proxy.now()
 	spanned, end := x.step(ctx, "upstream")
-	response, untouched, err := x.proxy.upstream.send(x.outgoing(spanned, seed))
+	x.continueTrace(spanned, out.Header)
+	response, untouched, err := x.proxy.upstream.send(spanned, out)
 	end(err)
-	stop()
+	x.proxy.metrics.observe(x.proxy.metrics.upstream, begin)
 	if err != nil {
 		x.unanswered(untouched, watch.cause())
 		return
@@ -86,25 +87,24 @@ func (x *exchange) attempt() string {
 }
 
 // outgoing is the request as the app gets it.
-func (x *exchange) outgoing(ctx context.Context, seed [16]byte) *http.Request {
+func (x *exchange) outgoing(seed [16]byte) *http.Request {
 	u := *x.r.URL
 	u.Scheme, u.Host, u.User = x.proxy.upstream.url.Scheme, x.proxy.upstream.url.Host, nil
-	header := endToEnd(x.r.Header)
-	header.Del("Expect") // the body is here already
+	header := http.Header(maps.Collect(endToEnd(x.r.Header)))
+	delete(header, "Expect") // the body is here already
 	header[headerReservation] = []string{x.attempt()}
 	header[headerSeed] = []string{formatUUID(seed)}
 	if strings.EqualFold(x.r.Header.Get("Te"), "trailers") {
 		header.Set("Te", "trailers") // gRPC servers insist on it, and trailers do pass
 	}
 	addForwarded(header, x.r)
-	x.continueTrace(ctx, header)
 	if _, ok := header["User-Agent"]; !ok {
 		header["User-Agent"] = nil // else net/http sends its own
 	}
-	return (&http.Request{
+	return &http.Request{
 		Method: x.r.Method, URL: &u, Host: x.r.Host, Header: header, Body: x.body.reader(), ContentLength: x.body.size(),
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-	}).WithContext(ctx)
+	}
 }
 
 // addForwarded appends the peer to X-Forwarded-For. Everything else that such fields say, the app still sees in the request itself.
@@ -120,6 +120,12 @@ func addForwarded(header http.Header, in *http.Request) {
 
 // formatUUID is the form of https://www.rfc-editor.org/rfc/rfc9562#section-4
 func formatUUID(id [16]byte) string {
-	text := hex.EncodeToString(id[:])
-	return fmt.Sprintf("%s-%s-%s-%s-%s", text[:8], text[8:12], text[12:16], text[16:20], text[20:])
+	text := make([]byte, 0, 36)
+	for i, b := range id {
+		if i == 4 || i == 6 || i == 8 || i == 10 {
+			text = append(text, '-')
+		}
+		text = hex.AppendEncode(text, []byte{b})
+	}
+	return string(text)
 }

@@ -5,7 +5,6 @@ package proxy
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"hash"
 	"mime"
 	"net/http"
 	"slices"
@@ -21,12 +20,12 @@ const canonicalBytes = 1 << 20
 // fingerprint is what makes two requests the same: methods, target, media type, content encoding, the route's chosen headers and the body.
 // Every part carries its length, so that no two lists of parts run together into the same bytes.
 func (rt *route) fingerprint(r *http.Request, body *spooled) keystore.Fingerprint {
-	h := parts{sha256.New()}
+	h := make(parts, 0, 512)
 	h.add("v1")
 	h.list(methods(r))
 	h.add(r.URL.EscapedPath())
 	h.list(sortedQuery(r.URL.RawQuery))
-	mediaType := mediaTypeOf(r.Header)
+	mediaType, json := mediaTypeOf(r.Header)
 	h.add(mediaType)
 	h.list(r.Header["Content-Encoding"])
 	for _, name := range rt.FingerprintHeaders {
@@ -34,7 +33,7 @@ func (rt *route) fingerprint(r *http.Request, body *spooled) keystore.Fingerprin
 		h.list(field(r, name))
 	}
 	form, digest := "raw", body.digest
-	if rt.CanonicalJSON && isJSON(mediaType) && len(r.Header["Content-Encoding"]) == 0 {
+	if rt.CanonicalJSON && json && len(r.Header["Content-Encoding"]) == 0 {
 		if document, ok := body.bytes(canonicalBytes); ok {
 			if canonical, ok := canonicalJSON(document, rt.pointers); ok {
 				form, digest = "json", sha256.Sum256(canonical)
@@ -43,7 +42,7 @@ func (rt *route) fingerprint(r *http.Request, body *spooled) keystore.Fingerprin
 	}
 	h.add(form)
 	h.add(string(digest[:]))
-	return keystore.Fingerprint(h.Sum(nil))
+	return sha256.Sum256(h)
 }
 
 // field is the values of a request's header field. Host, which net/http keeps apart, is one of them, and its case does not count.
@@ -54,16 +53,15 @@ func field(r *http.Request, name string) []string {
 	return r.Header[name]
 }
 
-// parts hashes strings, each behind its length, and lists, each behind its count.
-type parts struct{ hash.Hash }
+// parts are strings, each behind its length, and lists, each behind its count.
+type parts []byte
 
-func (p parts) add(part string) {
-	_, _ = p.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part)))) // a hash never fails
-	_, _ = p.Write([]byte(part))
+func (p *parts) add(part string) {
+	*p = append(binary.BigEndian.AppendUint64(*p, uint64(len(part))), part...)
 }
 
-func (p parts) list(list []string) {
-	_, _ = p.Write(binary.BigEndian.AppendUint64(nil, uint64(len(list))))
+func (p *parts) list(list []string) {
+	*p = binary.BigEndian.AppendUint64(*p, uint64(len(list)))
 	for _, part := range list {
 		p.add(part)
 	}
@@ -84,24 +82,23 @@ func sortedQuery(query string) []string {
 }
 
 // mediaTypeOf is the media type in one spelling, or the field as it is when it is none.
-func mediaTypeOf(header http.Header) string {
+func mediaTypeOf(header http.Header) (spelled string, json bool) {
 	field := strings.Join(header["Content-Type"], ",")
 	mediaType, parameters, err := mime.ParseMediaType(field)
 	if err != nil {
-		return field
+		return field, false
 	}
-	if spelled := mime.FormatMediaType(mediaType, parameters); spelled != "" {
-		return spelled
+	json = isJSON(mediaType, parameters["charset"])
+	if spelled = mime.FormatMediaType(mediaType, parameters); spelled != "" {
+		return spelled, json
 	}
-	return field
+	return field, json
 }
 
 // isJSON is for application/json and every +json type in UTF-8, the only encoding of JSON: https://www.rfc-editor.org/rfc/rfc8259#section-8.1
-func isJSON(mediaType string) bool {
-	base, parameters, err := mime.ParseMediaType(mediaType)
-	if err != nil || base != "application/json" && !strings.HasSuffix(base, "+json") {
+func isJSON(mediaType, charset string) bool {
+	if mediaType != "application/json" && !strings.HasSuffix(mediaType, "+json") {
 		return false
 	}
-	charset := parameters["charset"]
 	return charset == "" || strings.EqualFold(charset, "utf-8")
 }

@@ -10,19 +10,28 @@ import (
 	"strings"
 )
 
-// hopByHop are the fields that end at the next hop: https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
-var hopByHop = []string{"Connection", "Http2-Settings", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+// hopByHop is for the fields that end at the next hop: https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
+func hopByHop(name string) bool {
+	switch name {
+	case "Connection", "Http2-Settings", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
+		return true
+	}
+	return false
+}
 
-// endToEnd is header without what ends here, its own nominations in Connection included.
-func endToEnd(header http.Header) http.Header {
-	out := header.Clone()
-	for name := range nominated(header) {
-		out.Del(name)
+// endToEnd are the fields of header but for those that end here, its own nominations in Connection included. Their values stay header's.
+func endToEnd(header http.Header) iter.Seq2[string, []string] {
+	return func(yield func(string, []string) bool) {
+		var ending []string
+		if len(header["Connection"]) > 0 {
+			ending = slices.Collect(nominated(header))
+		}
+		for name, values := range header {
+			if !hopByHop(name) && !slices.Contains(ending, name) && !yield(name, values) {
+				return
+			}
+		}
 	}
-	for _, name := range hopByHop {
-		out.Del(name)
-	}
-	return out
 }
 
 // nominated are the canonical names of the fields that Connection says end here.

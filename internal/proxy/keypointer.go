@@ -59,7 +59,10 @@ func pointedKey(document []byte, pointer string) (string, error) {
 }
 
 // unquote is the text of a JSON string; false for a lone surrogate, which is no character.
-func unquote(value []byte) (string, bool) { return (&canonicalizer{in: value}).text() }
+func unquote(value []byte) (string, bool) {
+	text, ok := (&canonicalizer{in: value}).text()
+	return string(text), ok
+}
 
 // lookUp is the value at an RFC 6901 pointer in a valid document: errKeyMissing when there is none, and errKeyInvalid when readers could find another
 // one, since a name on the way is there twice.

@@ -167,7 +167,7 @@ func (l *link) reserve(ctx context.Context, r keystore.Reservation) (d keystore.
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
 	defer cancel()
-	defer l.metrics.observe(l.metrics.reserve)()
+	defer l.metrics.observe(l.metrics.reserve, l.metrics.now())
 	r.Holder, r.Lease = l.holder, l.lease
 	err = l.call(ctx, "reserve", func(ctx context.Context) (err error) {
 		d, err = l.store.Reserve(ctx, r)

@@ -69,8 +69,7 @@ func newMetrics(registry prometheus.Registerer, now func() time.Time) *metrics {
 	return m
 }
 
-// observe starts a clock; the function it returns stops it.
-func (m *metrics) observe(step prometheus.Observer) func() {
-	start := m.now()
-	return func() { step.Observe(m.now().Sub(start).Seconds()) }
+// observe is the end of a step that has begun then.
+func (m *metrics) observe(step prometheus.Observer, begin time.Time) {
+	step.Observe(m.now().Sub(begin).Seconds())
 }

@@ -9,7 +9,12 @@ import (
 	"net/http/httputil"
 	"slices"
 	"strings"
+	"time"
 )
+
+// flushInterval is how long a part of an answer of known length may wait for more of it: to send its header alone would cost every answer another
+// write. One without a length, or of text/event-stream, is sent as it comes.
+const flushInterval = 5 * time.Millisecond
 
 // newForward is the way for everything that is not enforced: streaming, upgrades, trailers and early hints included.
 func newForward(p *Proxy) *httputil.ReverseProxy {
@@ -32,7 +37,7 @@ func newForward(p *Proxy) *httputil.ReverseProxy {
 		},
 		Transport:      p.upstream.transport,
 		ModifyResponse: watchResponse,
-		FlushInterval:  -1,
+		FlushInterval:  flushInterval,
 		BufferPool:     pool{p.chunks},
 		ErrorLog:       quietLog(p.log),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {

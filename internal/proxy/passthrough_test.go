@@ -98,6 +98,39 @@ func TestUpgradeToHTTPIsDeclined(t *testing.T) {
 	}
 }
 
+// TestAnswerOfKnownLengthFlows: the client has a part of it while the app still works on the rest.
+func TestAnswerOfKnownLengthFlows(t *testing.T) {
+	seen := make(chan struct{})
+	r := start(t, func(s *setup) {
+		s.app = func(w http.ResponseWriter, req *http.Request) {
+			w.Header().Set("Content-Length", "8")
+			_, _ = io.WriteString(w, "one ")
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-seen:
+			case <-req.Context().Done():
+				return
+			}
+			_, _ = io.WriteString(w, "two.")
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url+"/anything", nil)
+	must(t, err)
+	resp, err := r.client.RoundTrip(req)
+	must(t, err)
+	defer resp.Body.Close()
+	part := make([]byte, 4)
+	if _, err := io.ReadFull(resp.Body, part); err != nil || string(part) != "one " {
+		t.Fatalf("got %q %v", part, err)
+	}
+	close(seen)
+	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != "two." {
+		t.Errorf("got %q %v", rest, err)
+	}
+}
+
 // TestBothWaysOverHTTP2 is what gRPC needs: request and answer flow at once, and trailers come behind.
 func TestBothWaysOverHTTP2(t *testing.T) {
 	app := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

@@ -90,8 +90,7 @@ func (x *exchange) rebuild(answer *keystore.Answer) {
 	watch := &stopwatch{ctx: ctx, limit: x.route.timeout, timer: time.AfterFunc(x.route.timeout, func() { cancel(errUpstreamTimeout) })}
 	defer watch.pause()
 	to.Scheme, to.Host = x.proxy.upstream.url.Scheme, x.proxy.upstream.url.Host
-	question := (&http.Request{Method: http.MethodGet, URL: to, Host: x.r.Host, Header: x.rebuildHeader()}).WithContext(ctx)
-	response, _, err := x.proxy.upstream.send(question)
+	response, _, err := x.proxy.upstream.send(ctx, &http.Request{Method: http.MethodGet, URL: to, Host: x.r.Host, Header: x.rebuildHeader()})
 	if err != nil {
 		x.refuse(&refusal{err: errAnswerUnavailable, originalStatus: answer.Status})
 		return

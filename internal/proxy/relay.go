@@ -5,6 +5,7 @@ package proxy
 import (
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"slices"
@@ -151,21 +152,19 @@ func (y *relay) grow(n int) bool {
 
 // start sends the header, and what there is of the body, before the result is recorded.
 func (y *relay) start() {
-	y.started = true
 	y.head()
 	y.write(y.body)
 }
 
 // head sends the status and header, as they are but for what ends at this hop.
 func (y *relay) head() {
+	y.started = true
 	header := y.x.w.Header()
-	for name, values := range endToEnd(y.response.Header) {
-		header[name] = values
-	}
-	header.Del(headerReplayed)
-	header.Del(headerStatus)
+	maps.Insert(header, endToEnd(y.response.Header))
+	delete(header, headerReplayed)
+	delete(header, headerStatus)
 	if y.length < 0 {
-		header.Del("Content-Length")
+		delete(header, "Content-Length")
 	}
 	y.x.w.WriteHeader(y.response.StatusCode)
 }
@@ -207,22 +206,32 @@ func (y *relay) end(err error) {
 	}
 	y.x.conclude(y.response, y.answer())
 	if !y.started {
-		y.length = int64(len(y.body))
-		if len(y.response.Trailer) > 0 {
-			y.length = -1
-		} else if !bodyless(y.response.StatusCode) {
-			y.response.Header.Set("Content-Length", strconv.Itoa(len(y.body)))
-		}
-		y.start()
+		y.whole()
 	}
-	y.write(y.tail)
-	y.x.hurryClient() // net/http writes the end of the message after this
+	y.x.hurryClient() // net/http sends this, and the end of the message, when the handler returns
+	if !y.gone && len(y.tail) > 0 {
+		_, _ = y.x.w.Write(y.tail)
+	}
 	for name, values := range y.response.Trailer {
 		if name != headerReplayed && name != headerStatus {
 			y.x.w.Header()[http.TrailerPrefix+name] = values
 		}
 	}
 	y.x.count("executed")
+}
+
+// whole sends the header of an answer that has been held back to its end. Only one with trailers flows even now: net/http gives it chunks to carry them.
+func (y *relay) whole() {
+	if len(y.response.Trailer) > 0 {
+		y.length = -1
+		y.start()
+		return
+	}
+	y.length, y.tail = int64(len(y.body)), y.body
+	if !bodyless(y.response.StatusCode) {
+		y.response.Header.Set("Content-Length", strconv.Itoa(len(y.body)))
+	}
+	y.head()
 }
 
 // truncated ends an answer that has no end: the effect may be there or not. What the client has got of it must not look whole.

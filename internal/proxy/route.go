@@ -75,6 +75,11 @@ func newRouter(routes []proxyconfig.Route) *router {
 			}
 		}
 	}
+	for method := range rt.byMethod {
+		// What no route matches falls under this one; else ServeMux collects for each the methods that it would have allowed.
+		register(rt.exact, method+" /")
+		register(rt.folded, method+" /")
+	}
 	return rt
 }
 
@@ -130,6 +135,9 @@ func methods(r *http.Request) []string {
 }
 
 func overridesMethod(name string) bool {
+	if name == "" || name[0] != 'X' && name[0] != 'x' {
+		return false
+	}
 	switch textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-")) {
 	case "X-Http-Method-Override", "X-Http-Method", "X-Method-Override":
 		return true

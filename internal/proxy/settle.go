@@ -42,7 +42,7 @@ func (s *settler) full() bool {
 // ended: nothing is executed twice.
 func (s *settler) settle(ctx context.Context, l *link, r *record) {
 	if r.Op == opComplete {
-		defer s.metrics.observe(s.metrics.complete)()
+		defer s.metrics.observe(s.metrics.complete, s.metrics.now())
 	}
 	err := l.do(ctx, r.Op, func(ctx context.Context) error { return apply(ctx, l.store, r) })
 	if errors.Is(err, keystore.ErrNotOwner) {

@@ -48,7 +48,7 @@ func (x *exchange) inquire(seed [16]byte) (answer *keystore.Answer, absent bool)
 		return nil, false // proxyconfig.Validate parsed it already
 	}
 	to.Scheme, to.Host = x.proxy.upstream.url.Scheme, x.proxy.upstream.url.Host
-	response, _, err := x.proxy.upstream.send((&http.Request{Method: http.MethodGet, URL: to, Host: x.r.Host, Header: header}).WithContext(ctx))
+	response, _, err := x.proxy.upstream.send(ctx, &http.Request{Method: http.MethodGet, URL: to, Host: x.r.Host, Header: header})
 	if err != nil {
 		return nil, false
 	}

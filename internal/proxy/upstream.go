@@ -75,8 +75,8 @@ func (u *upstream) address() string {
 	return net.JoinHostPort(u.url.Hostname(), map[string]string{"http": "80", "https": "443"}[u.url.Scheme])
 }
 
-// send sends r once. On an error untouched says that certainly no byte of it was sent.
-func (u *upstream) send(r *http.Request) (response *http.Response, untouched bool, err error) {
+// send sends r once, until ctx ends. On an error untouched says that certainly no byte of it was sent.
+func (u *upstream) send(ctx context.Context, r *http.Request) (response *http.Response, untouched bool, err error) {
 	var conn *countedConn
 	got, again := false, false
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
@@ -94,7 +94,7 @@ func (u *upstream) send(r *http.Request) (response *http.Response, untouched boo
 		}
 	}}
 	u.once(r)
-	response, err = u.transport.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
+	response, err = u.transport.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, trace)))
 	if err == nil {
 		return response, false, nil
 	}
@@ -122,10 +122,10 @@ func mayAct(method string) bool {
 
 // hideKey respells the names by which http.Transport knows a request that it may repeat by itself, and an app does not tell the spellings apart.
 func hideKey(header http.Header) {
-	for canonical, spelled := range map[string]string{"Idempotency-Key": "Idempotency-key", "X-Idempotency-Key": "X-Idempotency-key"} {
-		if values, ok := header[canonical]; ok {
-			delete(header, canonical)
-			header[spelled] = values
+	for _, name := range [...]struct{ canonical, spelled string }{{"Idempotency-Key", "Idempotency-key"}, {"X-Idempotency-Key", "X-Idempotency-key"}} {
+		if values, ok := header[name.canonical]; ok {
+			delete(header, name.canonical)
+			header[name.spelled] = values
 		}
 	}
 }
